@@ -486,7 +486,7 @@ func (d *demo) left() (left []string, err error) {
 	for _, s := range standing {
 		left = append(left, "record of "+s.ContainerID)
 	}
-	files, _ := filepath.Glob(filepath.Join(d.app.paths.CNI, "networks", d.net.Name, "*")) // a valid pattern
+	files, _ := filepath.Glob(filepath.Join(d.app.paths.Pools(), d.net.Name, "*")) // a valid pattern
 	for _, f := range files {
 		if _, perr := netip.ParseAddr(filepath.Base(f)); perr == nil {
 			left = append(left, "address "+filepath.Base(f))

@@ -53,7 +53,7 @@ func (n *Node) sensitive() (list []sensitive) {
 		add(riskProgram, dir)
 		add(riskProgram, below(dir, "*")...)
 	}
-	networks := filepath.Join(n.Paths.CNI, "networks")
+	networks := n.Paths.Pools()
 	add(riskState, n.Paths.Run, n.Paths.State, n.Paths.CNI, networks, results.Dir(n.Paths.CNI))
 	add(riskState, below(networks, "*")...)
 	return list

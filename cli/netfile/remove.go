@@ -107,11 +107,7 @@ func (m *Remover) elements(ctx context.Context, r *Removal) error {
 
 // addresses removes host-local's directory of the network, if no address is reserved in it.
 func (m *Remover) addresses(r *Removal, i Info) error {
-	base := i.DataDir
-	if base == "" {
-		base = filepath.Join(m.Paths.CNI, "networks")
-	}
-	dir := filepath.Join(base, r.Network)
+	dir := filepath.Join(cmp.Or(i.DataDir, m.Paths.Pools()), r.Network)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

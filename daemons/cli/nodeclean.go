@@ -144,7 +144,7 @@ func inUse(where paths.Paths, pool podnet.Pool) (bool, error) {
 	if err != nil || len(records)+len(torn) > 0 {
 		return err == nil, err
 	}
-	files, err := os.ReadDir(filepath.Join(cmp.Or(pool.DataDir, filepath.Join(where.CNI, "networks")), pool.Name))
+	files, err := os.ReadDir(filepath.Join(cmp.Or(pool.DataDir, where.Pools()), pool.Name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}

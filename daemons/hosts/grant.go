@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/ipam"
 )
@@ -28,7 +29,7 @@ type grants struct{ cni string }
 const lockTime = 5 * time.Second
 
 func (g grants) store(network string) *ipam.FileStore {
-	return &ipam.FileStore{DataDir: filepath.Join(g.cni, "networks"), Network: network}
+	return &ipam.FileStore{DataDir: paths.Paths{CNI: g.cni}.Pools(), Network: network}
 }
 
 // change replaces a network's grant, and counts the addresses of blocks that containers have. No
@@ -169,7 +170,7 @@ func (a *Agent) withhold(w *world, d *desired, may *removal) (why map[string]str
 // has had blocks, and those of which a Docker network has a copy.
 func (a *Agent) limited(w *world) map[string]bool {
 	out := map[string]bool{}
-	granted, _ := ipam.Grants(filepath.Join(a.opts.Paths.CNI, "networks")) // each change reports an unreadable directory
+	granted, _ := ipam.Grants(a.opts.Paths.Pools()) // each change reports an unreadable directory
 	for _, network := range granted {
 		out[network] = true
 	}
@@ -199,7 +200,7 @@ func (a *Agent) tidyGrant(w *world, network string) error {
 	if _, all := a.known(); !all || copied || w.network(network).Name != "" {
 		return nil
 	}
-	fi, err := os.Lstat(filepath.Join(a.opts.Paths.CNI, "networks", network, ipam.GrantFile))
+	fi, err := os.Lstat(filepath.Join(a.opts.Paths.Pools(), network, ipam.GrantFile))
 	if err != nil || time.Since(fi.ModTime()) < confRest {
 		return nil //nolint:nilerr // there is none
 	}

@@ -132,7 +132,7 @@ func (l *Leaving) restore(before map[string]*ipam.Granted) error {
 // lift removes the grants. Those of Docker networks that are still there stay: without a grant such
 // a network would give out addresses of a block that another host may have.
 func (l *Leaving) lift(copied []string) error {
-	granted, err := ipam.Grants(filepath.Join(l.Paths.CNI, "networks"))
+	granted, err := ipam.Grants(l.Paths.Pools())
 	errs := []error{err}
 	for _, network := range granted {
 		if !slices.Contains(copied, network) {

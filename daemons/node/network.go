@@ -59,7 +59,7 @@ func (a *Agent) former(own []netip.Prefix) (p podnet.Pool, err error) {
 	if p.DataDir != "" {
 		return p, nil
 	}
-	dir := filepath.Join(a.opts.Paths.CNI, "networks")
+	dir := a.opts.Paths.Pools()
 	found, err := reserved(dir, own)
 	switch {
 	case err != nil:

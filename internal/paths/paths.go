@@ -29,6 +29,10 @@ type Paths struct {
 // driver puts a namespace there before its ADD, and removes it after its DEL.
 func (p Paths) Holds() string { return filepath.Join(p.Run, "docker", "netns") }
 
+// Pools returns the directory in which host-local reserves addresses, one directory for each network, unless a
+// configuration names another.
+func (p Paths) Pools() string { return filepath.Join(p.CNI, "networks") }
+
 // Default returns the paths that the environment of this process sets.
 func Default() Paths { return From(os.Getenv) }
 

@@ -186,7 +186,7 @@ func dataDir(r *plugin.Request, configured string) string {
 	if configured != "" {
 		return configured
 	}
-	return filepath.Join(r.Session.Paths.CNI, "networks")
+	return r.Session.Paths.Pools()
 }
 
 // configuredDir returns the directory of a configuration that may be invalid.
