@@ -145,6 +145,7 @@ var layers = []struct {
 	{"internal/paths", nil, "where things live is known to all"},
 	{"invoke/...", []string{"spec", "invoke/..."}, "invoke works on bytes and calls, whoever answers"},
 	{"internal/kernel", []string{"plugin", "spec", "netns", "ipam", "internal/..."}, "it joins the SDK's session to the kernel, and knows no plugin"},
+	{"internal/traces", []string{"ipam", "spec", "internal/..."}, "it reads for kernel and for commands, and knows no plugin"},
 	{"internal/endpoint", []string{"plugin", "internal/kernel", "spec", "netns", "invoke", "internal/..."}, "it is what bridge and ptp share, and knows neither"},
 	{"internal/policy", []string{"internal/prefix"}, "policy is pure: state in, program out, for the agent, the plugin and patchbay why"},
 	{"internal/policy/mirror", []string{"internal/policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},

@@ -88,6 +88,11 @@ type Plugin struct {
 	// returns the arguments of that process. Helper may be nil.
 	Helper func(args []string) error
 
+	// Files lists the files that an attachment of the plugin has until its DEL, unless the configuration names another
+	// directory. Each is a pattern below the run directory of CNI's plugins (/run/cni): the first * stands for the container's
+	// id, the second for the name of its interface. So a GC finds the files without a record.
+	Files []string
+
 	Add    func(context.Context, *Request) (*spec.Result, error)
 	Del    func(context.Context, *Request) error
 	Check  func(context.Context, *Request) error

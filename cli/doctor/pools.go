@@ -5,18 +5,17 @@ package doctor
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/patchbay-net/patchbay/cli/gc"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
@@ -34,14 +33,7 @@ func pools(ctx context.Context, n *Node) (found []Finding, err error) {
 }
 
 func (n *Node) pool(ctx context.Context, net *Network, m *Member) (found []Finding, err error) {
-	dir := cmp.Or(m.IPAM.DataDir, filepath.Join(n.Paths.CNI, "networks"))
-	store := ipam.FileStore{DataDir: dir, Network: net.Name, IndexDir: filepath.Join(n.Paths.Run, "ipam")}
-	tx, err := store.Begin(ctx, ipam.ReadOnly)
-	if err != nil {
-		return nil, err
-	}
-	defer tx.Close()
-	held, err := tx.List(false)
+	held, err := traces.Reserved(ctx, traces.Pool(n.Paths, net.Name, m.IPAM.DataDir), ipam.Holder{})
 	if err != nil {
 		return nil, err
 	}

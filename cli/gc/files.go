@@ -17,11 +17,11 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -57,7 +57,7 @@ func (c *collector) addFilesOf(at *Attached, own, drivers *record.Dir) {
 			a.callers = append(a.callers, r.Caller)
 		}
 		a.addObject("record", r.Plugin, true)
-		if r.DataDir != "" && r.Plugin == "host-local" {
+		if r.DataDir != "" && c.s.IsIPAM(r.Plugin) {
 			a.pools = append(a.pools, pool{r.DataDir, r.Network})
 		}
 	}
@@ -109,11 +109,10 @@ func (a *Candidate) attached(d *record.Driver, plugin string) {
 // tornOwner returns the attachment to which an unreadable record belongs. The record's path has
 // the names.
 func (c *collector) tornOwner(t record.Torn) *Candidate {
-	id, ifName := kernel.Names(c.Paths, t.Network, t.Owner, nil)
 	a := c.owned(t.Owner)
 	a.Network = t.Network
-	if ifName != "" {
-		a.ContainerID, a.IfName = id, ifName
+	if names := c.k.Traces().Names(t.Network, t.Owner, nil); names.IfName != "" {
+		a.ContainerID, a.IfName = names.ContainerID, names.IfName
 	}
 	return a
 }
@@ -130,7 +129,7 @@ func parts(err error) []error {
 // readPools reads host-local's address files, in its usual directory and in the directories
 // that records name.
 func (c *collector) readPools(ctx context.Context) {
-	base := filepath.Join(c.Paths.CNI, "networks")
+	base := c.Paths.Pools()
 	entries, err := os.ReadDir(base)
 	c.fail(err)
 	pools := make(map[pool]bool)
@@ -153,12 +152,7 @@ func (c *collector) readPools(ctx context.Context) {
 }
 
 func (c *collector) readPool(ctx context.Context, p pool) error {
-	tx, err := c.store(p).Begin(ctx, ipam.ReadOnly)
-	if err != nil {
-		return err
-	}
-	defer tx.Close()
-	list, err := tx.List(false)
+	list, err := traces.Reserved(ctx, c.store(p), ipam.Holder{})
 	if err != nil {
 		return err
 	}
@@ -179,7 +173,9 @@ func (c *collector) readPool(ctx context.Context, p pool) error {
 }
 
 func (c *collector) store(p pool) *ipam.FileStore {
-	return &ipam.FileStore{DataDir: p.dataDir, Network: p.network, IndexDir: filepath.Join(c.Paths.Run, "ipam"), Boot: c.boot}
+	s := traces.Pool(c.Paths, p.network, p.dataDir)
+	s.Boot = c.boot
+	return s
 }
 
 // readLeases reads the files of the DHCP keeper. A running keeper ends the lease of an interface
@@ -233,13 +229,9 @@ func (c *collector) readDriver() {
 	}
 }
 
-// addFiles finds the files that plugins name after the container's id and the interface.
-func (c *collector) addFiles(a *Candidate) {
-	if a.ContainerID == "" || a.IfName == "" {
-		return
-	}
-	path := filepath.Join(c.Paths.RunCNI, "tuning", a.ContainerID+"_"+a.IfName+".json")
-	if _, err := os.Lstat(path); err == nil {
+// addLeft finds the files that plugins have left.
+func (c *collector) addLeft(a *Candidate) {
+	for _, path := range c.k.Traces().Files(spec.AttachmentKey{ContainerID: a.ContainerID, IfName: a.IfName}) {
 		a.files = append(a.files, path)
 		a.addObject("file", path, false)
 	}

@@ -21,18 +21,21 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/plugin"
 )
 
 // evidence holds everything that names an attachment, grouped by owner.
 type evidence struct {
+	s    *plugin.Session
 	k    *kernel.Kernel
 	boot ipam.Boot
 
 	all map[owner.Key]*Candidate
 
-	links      []netlink.Link // all links of the host
-	ofNetworks []nft.Element  // elements that belong to a network, not to an attachment
+	links      traces.Links
+	ofNetworks []nft.Element // elements that belong to a network, not to an attachment
 	facts      []record.Fact
 	holders    map[string][]owner.Key // the owners that hold each fact
 	driver     map[string]bool        // the container ids that `patchbayd docker` will detach
@@ -45,14 +48,11 @@ type evidence struct {
 // record was lost.
 func (c *collector) gather(ctx context.Context) []*Candidate {
 	c.all = make(map[owner.Key]*Candidate)
-	elems, err := c.k.OwnedElements()
+	elems, err := c.k.Traces().Elements(traces.Scope{})
 	c.fail(err)
 	c.ofNetworks, err = c.k.NFT.OfNetworks()
 	c.fail(err)
-	host, err := c.k.Host()
-	if err == nil {
-		c.links, err = host.LinkList()
-	}
+	c.links, err = c.k.Traces().Links()
 	c.fail(err)
 	accepted, err := iptnft.Addressed(c.k.NFT)
 	c.fail(err)
@@ -68,7 +68,7 @@ func (c *collector) gather(ctx context.Context) []*Candidate {
 	c.addFacts()
 	c.addAccepted(accepted)
 	for _, a := range c.all {
-		c.addFiles(a)
+		c.addLeft(a)
 		c.inherit(a)
 	}
 	list := slices.Collect(maps.Values(c.all))
@@ -115,16 +115,17 @@ func mtime(path string) time.Time {
 	return fi.ModTime()
 }
 
-func (ev *evidence) addElements(elems []nft.Element) {
-	for _, e := range elems {
-		key, _ := nft.OwnerOf(e.Comment)
-		a := ev.owned(owner.Key(key))
-		a.elements = append(a.elements, e)
-		if addr, ok := e.Container(); ok {
-			a.addr(addr)
+func (ev *evidence) addElements(elems map[owner.Key][]nft.Element) {
+	for o, list := range elems {
+		a := ev.owned(o)
+		a.elements = list
+		for _, e := range list {
+			if addr, ok := e.Container(); ok {
+				a.addr(addr)
+			}
+			a.addObject("element", nameOf(e), true)
+			a.namedBy(e.Comment)
 		}
-		a.addObject("element", nameOf(e), true)
-		a.namedBy(e.Comment)
 	}
 }
 
@@ -149,29 +150,32 @@ func (ev *evidence) addAccepted(comments []string) {
 
 // namedBy takes the attachment's names from a comment, unless the comment was cut.
 func (a *Candidate) namedBy(comment string) {
-	_, rest, _ := strings.Cut(comment, " ")
-	parts := strings.Split(rest, "/")
-	if a.ContainerID == "" && len(parts) == 3 && owner.Of(parts[0], parts[1], parts[2]) == a.Owner {
-		a.Network, a.ContainerID, a.IfName = parts[0], parts[1], parts[2]
+	if network, id, ifName, ok := nft.NamesOf(comment); ok && a.ContainerID == "" {
+		a.Network, a.ContainerID, a.IfName = network, id, ifName
 	}
 }
 
 // addLinks finds links that carry our mark, and links without a mark that a cached result
 // names.
 func (ev *evidence) addLinks() {
-	for _, l := range ev.links {
-		at := l.Attrs()
-		var a *Candidate
-		if o, marked := owner.FromAlias(at.Alias); marked {
-			a = ev.owned(o)
-		} else if at.Alias == "" && isOurKind(l) {
-			a = ev.namedIn(l)
-		}
-		if a != nil {
-			a.links = append(a.links, link{at.Name, at.Index})
-			a.addObject("link", at.Name, true)
+	for o, list := range ev.links.Of {
+		for _, l := range list {
+			ev.owned(o).addLink(l)
 		}
 	}
+	for _, l := range ev.links.All {
+		if l.Attrs().Alias != "" || !isOurKind(l) {
+			continue
+		}
+		if a := ev.namedIn(l); a != nil {
+			a.addLink(l)
+		}
+	}
+}
+
+func (a *Candidate) addLink(l netlink.Link) {
+	a.links = append(a.links, link{l.Attrs().Name, l.Attrs().Index})
+	a.addObject("link", l.Attrs().Name, true)
 }
 
 func isOurKind(l netlink.Link) bool {

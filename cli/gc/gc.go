@@ -146,7 +146,7 @@ func newCollector(o Options) *collector { return &collector{Options: o, seen: lo
 func (c *collector) look(ctx context.Context) (*Report, error) {
 	s := c.NewSession()
 	defer s.Close()
-	c.k = kernel.OfSession(s)
+	c.s, c.k = s, kernel.OfSession(s)
 	boot, err := ipam.ReadBoot(c.Paths.Proc)
 	c.fail(err)
 	c.boot = boot

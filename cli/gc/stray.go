@@ -202,7 +202,7 @@ func (c *collector) fromPool(a netip.Addr) bool {
 	if err != nil {
 		return false
 	}
-	found, _ := filepath.Glob(filepath.Join(c.Paths.CNI, "networks", "*", "last_reserved_ip.*"))
+	found, _ := filepath.Glob(filepath.Join(c.Paths.Pools(), "*", "last_reserved_ip.*"))
 	for _, path := range found {
 		text, err := durable.Read(path)
 		last, perr := ipam.ParseAddr(strings.TrimSpace(string(text)))
@@ -292,8 +292,8 @@ func (c *collector) strayIFBs() {
 	if err != nil {
 		return // gather has reported the error
 	}
-	targets := redirects(host, c.links)
-	for _, l := range c.links {
+	targets := redirects(host, c.links.All)
+	for _, l := range c.links.All {
 		at := l.Attrs()
 		if l.Type() != "ifb" || !isOurKind(l) || at.Alias != "" || targets[at.Index] || c.claimed(at.Index) {
 			continue
@@ -347,7 +347,7 @@ func (c *collector) danglingVeths() {
 		return // gather has reported the error
 	}
 	var ports []netlink.Link
-	for _, l := range c.links {
+	for _, l := range c.links.All {
 		at := l.Attrs()
 		if l.Type() == "veth" && at.MasterIndex != 0 && at.Alias == "" && away(l) >= 0 && !c.claimed(at.Index) {
 			ports = append(ports, l)

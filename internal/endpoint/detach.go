@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -144,9 +145,11 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost 
 		k.Withdraw(&record.Record{Owner: r.Owner, Elements: lostMasquerade(r, a)})
 	}
 	if len(addrs) == 0 {
-		if rec.Elements, err = k.OfOwner(r.Owner, nft.Element.OfInterface); err != nil {
+		all, err := k.Traces().Elements(traces.Scope{Owner: r.Owner})
+		if err != nil {
 			kernel.Warn(r, err)
 		}
+		rec.Elements = slices.DeleteFunc(all[r.Owner], func(e nft.Element) bool { return !e.OfInterface() })
 	}
 	k.NFT.Queue(iptnft.Leftovers(kernel.Attachment(r), addrs))
 	rec.Elements = append(rec.Elements, lost...)
@@ -243,11 +246,9 @@ func deletePair(env *netstate.Env, rec *record.Record) error {
 	return deleteInside(env, rec)
 }
 
-// belongs reports whether a link with a name of the owner belongs to the owner. A link without a
-// mark belongs to the owner too: its ADD ended before it wrote the mark.
+// belongs reports whether a link with a name of the owner belongs to the owner.
 func belongs(link netlink.Link, o owner.Key) bool {
-	theirs, marked := owner.FromAlias(link.Attrs().Alias)
-	return link.Type() == "veth" && (!marked || theirs == o)
+	return link.Type() == "veth" && traces.IsOf(link, o)
 }
 
 // deleteInside deletes the interface in the container, unless it belongs to another attachment.

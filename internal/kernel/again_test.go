@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -142,8 +143,7 @@ func (c *caller) has(addr string) string {
 		return ""
 	}
 	key, _ := nft.OwnerOf(e.Comment)
-	id, _ := Names(paths.Default(), c.network, owner.Key(key), []nft.Element{e})
-	return id
+	return (&traces.Node{Paths: paths.Default()}).Names(c.network, owner.Key(key), []nft.Element{e}).ContainerID
 }
 
 func (c *caller) elements(id string) (n int) {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/spaces"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -57,8 +59,8 @@ type Kernel struct {
 
 	attached func() (map[netip.Addr]string, error) // addresses of the containers on this host's links, read once
 	judge    life.Judge
-	links    map[owner.Key][]string // cache of marked
-	settleBy time.Time              // until when a GC waits for pairs that end
+	traces   *traces.Node
+	settleBy time.Time // until when a GC waits for pairs that end
 }
 
 type sessionKey struct{}
@@ -136,6 +138,19 @@ func (k *Kernel) Lives(rec *record.Record) bool {
 func (k *Kernel) Over(rec *record.Record) bool {
 	state, _ := life.At(rec.NetNS, rec.NetNSMark, k.session.Paths.Proc)
 	return state == life.Dead
+}
+
+// Traces returns what reads the traces of attachments on this node.
+func (k *Kernel) Traces() *traces.Node {
+	if k.traces == nil {
+		k.traces = &traces.Node{Paths: k.session.Paths, NFT: k.NFT, Records: k.Records, Host: k.Host}
+		for _, p := range k.session.Plugins {
+			for _, pattern := range p.Files {
+				k.traces.Patterns = append(k.traces.Patterns, filepath.Join(k.session.Paths.RunCNI, pattern))
+			}
+		}
+	}
+	return k.traces
 }
 
 // Host returns the socket in the namespace of the process.

@@ -14,79 +14,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
-
-// Names finds the names of an owner wherever they are written, also if the id has the separator in it.
-func TestNames(t *testing.T) {
-	p := paths.Paths{CNI: t.TempDir(), RunCNI: t.TempDir()}
-	write := func(dir, name, text string) {
-		t.Helper()
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	results, backups, addresses := filepath.Join(p.CNI, "results"), filepath.Join(p.RunCNI, "tuning"), filepath.Join(p.CNI, "networks", "net-a")
-	write(results, "net-a-in-result-eth0", "")
-	write(results, "net-a-x-in-result-eth0", "") // of this network, or of net-a-x
-	write(backups, "in_backup_net_1.json", "")
-	write(addresses, "10.0.0.2", "in-address\r\neth0")
-	write(addresses, "10.0.0.3", "without interface")
-	for _, c := range []struct{ network, id, ifName, comment string }{
-		{"net-a", "in-result", "eth0", ""},
-		{"net-a", "x-in-result", "eth0", ""},
-		{"net-a-x", "in-result", "eth0", ""},
-		{"net-a", "in_backup", "net_1", ""},
-		{"net-a", "in-address", "eth0", ""},
-		{"net-a", "in-comment", "eth0", "net-a/in-comment/eth0"},
-	} {
-		o := owner.Of(c.network, c.id, c.ifName)
-		id, ifName := Names(p, c.network, o, []nft.Element{{Comment: string(o) + " " + c.comment}, {Comment: string(o) + " net-a/others/eth0"}})
-		if id != c.id || ifName != c.ifName {
-			t.Errorf("%s of %s: %q %q", c.id, c.network, id, ifName)
-		}
-	}
-	if id, ifName := Names(p, "net-a", owner.Of("net-a", "nowhere", "eth0"), nil); id != "" || ifName != "" {
-		t.Errorf("names without a trace: %q %q", id, ifName)
-	}
-}
-
-// A comment that was cut no longer proves the owner, only the network.
-func TestOfNetwork(t *testing.T) {
-	long := strings.Repeat("x", nft.MaxComment)
-	for _, c := range []struct {
-		network, id string
-		of, want    bool // of its own network
-	}{
-		{"net", "c1", true, true},
-		{"net", "c1", false, false},
-		{"net", long, true, true},
-		{"net", long, false, false},
-	} {
-		o := owner.Of(c.network, c.id, "eth0")
-		comment, network := nft.Comment(string(o), c.network, c.id, "eth0"), c.network
-		if !c.of {
-			network = "another"
-		}
-		if got := ofNetwork(network, o, comment); got != c.want {
-			t.Errorf("%.20s of %s: %v", comment, network, got)
-		}
-	}
-	if o := owner.Of("net", "c1", "eth0"); ofNetwork("net", o, nft.Comment(string(o), "net", "c2", "eth0")) {
-		t.Error("the names are not the owner's")
-	}
-	if o := owner.Of("net", "c1", "eth0"); ofNetwork("net", o, string(o)+" net") {
-		t.Error("a comment without names")
-	}
-}
 
 func TestUnnamed(t *testing.T) {
 	one, two := nft.Element{Set: "s", Key: nft.Hex{1}, Comment: "now"}, nft.Element{Set: "s", Key: nft.Hex{2}}

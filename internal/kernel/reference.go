@@ -8,17 +8,16 @@ import (
 	"crypto/sha512"
 	"encoding/hex"
 	"errors"
-	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -57,7 +56,7 @@ func Attachment(r *plugin.Request) iptnft.Names {
 }
 
 // SweepAbandoned removes what the reference plugins made for attachments that only address files
-// still name: firewall rules, the ifb of bandwidth, and the backup of tuning. These objects have
+// still name: firewall rules, the ifb of bandwidth, and files such as tuning's backup. These objects have
 // no owner key and are found by the container's names. So SweepAbandoned must run before the GC
 // of the addresses deletes the address files. SweepAbandoned runs in the first plugin, because
 // runtimes send a GC in the order of the list. SweepAbandoned skips attachments that have a
@@ -79,9 +78,8 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 		if err != nil {
 			r.Spare(spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName}) // only its address names it
 		}
-		backup := filepath.Join(r.Session.Paths.RunCNI, "tuning", o.ID+"_"+o.IfName+".json")
-		if err := os.Remove(backup); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+		for _, path := range k.Traces().Files(spec.AttachmentKey{ContainerID: o.ID, IfName: o.IfName}) {
+			errs = append(errs, durable.Remove(path))
 		}
 		errs = append(errs, k.deleteReferenceIFB(r, o.ID))
 	}
@@ -127,14 +125,7 @@ func (k *Kernel) recorded(r *plugin.Request, o ipam.Holder) bool {
 }
 
 func reserved(ctx context.Context, r *plugin.Request) ([]ipam.Reservation, error) {
-	p := r.Session.Paths
-	store := ipam.FileStore{DataDir: filepath.Join(p.CNI, "networks"), Network: r.Network, IndexDir: filepath.Join(p.Run, "ipam")}
-	tx, err := store.Begin(ctx, ipam.ReadOnly)
-	if err != nil {
-		return nil, err
-	}
-	defer tx.Close()
-	return tx.List(false)
+	return traces.Reserved(ctx, traces.Pool(r.Session.Paths, r.Network, ""), ipam.Holder{})
 }
 
 // deleteReferenceIFB deletes the ifb of the reference's bandwidth. The ifb's name does not depend

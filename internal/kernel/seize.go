@@ -13,14 +13,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
-	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/internal/results"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -88,7 +87,7 @@ func keyOf(rec *record.Record) spec.AttachmentKey {
 // named searches for the names of an owner if they are not known.
 func (k *Kernel) named(r *plugin.Request, o owner.Key, names spec.AttachmentKey) spec.AttachmentKey {
 	if names.ContainerID == "" {
-		names.ContainerID, names.IfName = Names(k.session.Paths, r.Network, o, nil)
+		names = k.Traces().Names(r.Network, o, nil)
 	}
 	return names
 }
@@ -178,7 +177,7 @@ func (k *Kernel) cached(now []record.CurrentRecord) []inventory.Space {
 	path, known := "", false
 	for _, at := range now {
 		if at.Record != nil && path == "" {
-			path = k.CachedNetNS(at.Record.Network, keyOf(at.Record))
+			path = traces.CachedNetNS(k.session.Paths, at.Record.Network, keyOf(at.Record))
 		}
 	}
 	for _, at := range now {
@@ -188,18 +187,6 @@ func (k *Kernel) cached(now []record.CurrentRecord) []inventory.Space {
 		return nil
 	}
 	return []inventory.Space{{Path: path}}
-}
-
-// CachedNetNS returns the path of an attachment's namespace from libcni's cache.
-func (k *Kernel) CachedNetNS(network string, a spec.AttachmentKey) string {
-	data, err := durable.ReadConf(results.Path(k.session.Paths.CNI, network, a.ContainerID, a.IfName))
-	if err != nil {
-		return ""
-	}
-	if f, ok, _ := results.Decode(data); ok && f.IsOf(network, a.ContainerID, a.IfName) {
-		return f.Place()
-	}
-	return ""
 }
 
 // maker says who made an attachment. If no record can be read, but its names are known, the list would have had it.
@@ -253,9 +240,7 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 func (k *Kernel) livingPair(o owner.Key, links []string) (name string, err error) {
 	host, err := k.Host()
 	if err == nil && len(links) == 0 {
-		var all map[owner.Key][]string
-		all, err = k.marked(host)
-		links = all[o]
+		links, err = k.marked(o)
 	}
 	if err != nil {
 		return "", err
@@ -265,18 +250,11 @@ func (k *Kernel) livingPair(o owner.Key, links []string) (name string, err error
 		if err != nil && !nl.IsNotFound(err) {
 			return "", err
 		}
-		if err == nil && isOf(link, o) && PairLives(host, link) {
+		if err == nil && traces.IsOf(link, o) && PairLives(host, link) {
 			return name, nil
 		}
 	}
 	return "", nil
-}
-
-// isOf reports whether a link with a name of the owner is the owner's. One without a mark is, too: its ADD ended before it
-// wrote the mark.
-func isOf(link netlink.Link, o owner.Key) bool {
-	theirs, marked := owner.FromAlias(link.Attrs().Alias)
-	return !marked || theirs == o
 }
 
 // PairLives reports whether a link is the host's end of a veth pair whose other end is up in an existing namespace. The
@@ -285,21 +263,11 @@ func PairLives(host *nl.Conn, link netlink.Link) bool {
 	return netstate.Carries(link) && host.Lives(link.Attrs().NetNsID)
 }
 
-// marked returns the names of the host's links that have our mark, by owner. An owner may have several: bandwidth marks its
-// ifb, too. It lists the links once in a session.
-func (k *Kernel) marked(host *nl.Conn) (map[owner.Key][]string, error) {
-	if k.links != nil {
-		return k.links, nil
+// marked returns the names of the host's links that have the owner's mark.
+func (k *Kernel) marked(o owner.Key) (names []string, err error) {
+	links, err := k.Traces().Links()
+	for _, l := range links.Of[o] {
+		names = append(names, l.Attrs().Name)
 	}
-	links, err := host.LinkList()
-	if err != nil {
-		return nil, err
-	}
-	k.links = make(map[owner.Key][]string)
-	for _, l := range links {
-		if o, ok := owner.FromAlias(l.Attrs().Alias); ok {
-			k.links[o] = append(k.links[o], l.Attrs().Name)
-		}
-	}
-	return k.links, nil
+	return names, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -167,13 +168,12 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 }
 
 // tornNames searches for the names of an attachment whose record cannot be read. No list can have it without names.
-func (k *Kernel) tornNames(r *plugin.Request, t record.Torn) (names spec.AttachmentKey) {
-	elems, err := k.OfOwner(t.Owner, func(nft.Element) bool { return true })
+func (k *Kernel) tornNames(r *plugin.Request, t record.Torn) spec.AttachmentKey {
+	elems, err := k.Traces().Elements(traces.Scope{Owner: t.Owner})
 	if err != nil {
 		Warn(r, err)
 	}
-	names.ContainerID, names.IfName = Names(k.session.Paths, r.Network, t.Owner, elems)
-	return names
+	return k.Traces().Names(r.Network, t.Owner, elems[t.Owner])
 }
 
 // living returns the owners of a GC's valid attachments.

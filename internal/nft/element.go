@@ -122,6 +122,31 @@ func OwnerOf(comment string) (key string, ok bool) {
 	return key, ok && owner.Key(key).Valid()
 }
 
+// NamesOf returns the names in the comment of an attachment's element. ok is false if the comment was cut: then the names do
+// not give the key at its beginning.
+func NamesOf(comment string) (network, containerID, ifName string, ok bool) {
+	key, names, _ := strings.Cut(comment, " ")
+	parts := strings.Split(names, "/")
+	if len(parts) != 3 || string(owner.Of(parts[0], parts[1], parts[2])) != key {
+		return "", "", "", false
+	}
+	return parts[0], parts[1], parts[2], true
+}
+
+// NetworkOf returns the network in the comment of an attachment's element, which is whole also if the comment was cut. It
+// returns "" for another comment.
+func NetworkOf(comment string) string {
+	network, _, _, ok := NamesOf(comment)
+	if !ok && len(comment) >= MaxComment {
+		_, names, _ := strings.Cut(comment, " ")
+		network, _, ok = strings.Cut(names, "/")
+	}
+	if !ok {
+		return ""
+	}
+	return network
+}
+
 // CleanComment replaces characters that nft cannot read back, and cuts the text after a complete
 // rune to MaxComment bytes.
 func CleanComment(s string) string {

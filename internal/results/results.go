@@ -22,16 +22,22 @@ func Dir(cni string) string { return filepath.Join(cni, name) }
 // Nested returns the name of that directory below cni, as durable.MakeDir and CheckDir want it.
 func Nested() string { return name }
 
-// Prefix is the beginning of the names of a network's files.
-func Prefix(network string) string { return network + Separator }
+// Pattern matches the files of a network (filepath.Glob). The first * stands for the container's id, the second for the
+// interface. It also matches files of a network whose name begins with this one's, for example "net-b" for "net".
+func Pattern(cni, network string) string {
+	return filepath.Join(Dir(cni), Prefix(network)+"*"+separator+"*")
+}
 
-// Separator joins the three parts of a name. Each part may contain it too.
-const Separator = "-"
+// Prefix is the beginning of the names of a network's files.
+func Prefix(network string) string { return network + separator }
+
+// separator joins the three parts of a name. Each part may contain it too.
+const separator = "-"
 
 // Name returns the name of an attachment's file. Two attachments can have the same name, so a reader also compares
 // the names inside the file (File.IsOf).
 func Name(network, containerID, ifName string) string {
-	return Prefix(network) + containerID + Separator + ifName
+	return Prefix(network) + containerID + separator + ifName
 }
 
 // Path returns the path of an attachment's file.

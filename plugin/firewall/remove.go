@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 )
@@ -91,18 +91,7 @@ func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
 		}
 		return out
 	}
-	store := ipam.FileStore{
-		DataDir:  filepath.Join(r.Session.Paths.CNI, "networks"),
-		Network:  r.Network,
-		IndexDir: filepath.Join(r.Session.Paths.Run, "ipam"),
-	}
-	tx, err := store.Begin(ctx, ipam.ReadOnly)
-	if err != nil {
-		kernel.Warn(r, err)
-		return nil
-	}
-	defer tx.Close()
-	held, err := tx.Held(ipam.Holder{ID: r.ContainerID, IfName: r.IfName})
+	held, err := traces.Reserved(ctx, traces.Pool(r.Session.Paths, r.Network, ""), ipam.Holder{ID: r.ContainerID, IfName: r.IfName})
 	if err != nil {
 		kernel.Warn(r, err)
 	}

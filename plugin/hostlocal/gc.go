@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/spaces"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -134,7 +135,7 @@ func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	return func(res ipam.Reservation) bool {
 		path, mark := recordedNetNS(r, prior, res.Holder)
 		if path == "" {
-			path = kernel.Of(r).CachedNetNS(r.Network, spec.AttachmentKey{ContainerID: res.Holder.ID, IfName: res.Holder.IfName})
+			path = traces.CachedNetNS(r.Session.Paths, r.Network, spec.AttachmentKey{ContainerID: res.Holder.ID, IfName: res.Holder.IfName})
 		}
 		e := &inventory.Evidence{At: judge.At, Earlier: res.EarlierBoot && mark == nil} // no record survives a boot
 		e.InUse = func() (string, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -51,13 +52,9 @@ func store(r *plugin.Request, dir string) *ipam.FileStore {
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	return &ipam.FileStore{
-		DataDir:  dir,
-		Network:  r.Network,
-		IndexDir: filepath.Join(r.Session.Paths.Run, "ipam"),
-		Boot:     boot,
-		Warn:     func(err error) { kernel.Warn(r, err) },
-	}
+	s := traces.Pool(r.Session.Paths, r.Network, dir)
+	s.Boot, s.Warn = boot, func(err error) { kernel.Warn(r, err) }
+	return s
 }
 
 func me(r *plugin.Request) ipam.Holder { return ipam.Holder{ID: r.ContainerID, IfName: r.IfName} }

@@ -32,6 +32,7 @@ var Plugin = plugin.Plugin{
 	Conf:         func() any { return new(Conf) },
 	NoPrev:       plugin.NoPrev{Add: noPrev, Check: noPrev},
 
+	Files:    []string{name + "/*_*.json"},
 	Validate: validate,
 	Warnings: doubts,
 
@@ -202,6 +203,6 @@ func check(ctx context.Context, r *plugin.Request) error {
 // again.
 func gc(ctx context.Context, r *plugin.Request) error {
 	return kernel.Of(r).Sweep(ctx, r, func(rec *record.Record) error {
-		return removeFile(backupPath(rec.DataDir, rec.ContainerID, rec.IfName))
+		return removeFile(backupPath(dataDir(r, rec.DataDir), rec.ContainerID, rec.IfName))
 	})
 }

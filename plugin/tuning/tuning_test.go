@@ -17,6 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
@@ -320,6 +321,22 @@ func TestAddAgainKeepsTheFirstValues(t *testing.T) {
 		t.Errorf("after DEL the MTU is %d and the queue %d, want %d and not 50", l.MTU, l.TxQLen, before)
 	}
 	w.nothingLeft()
+}
+
+// A GC that has lost the record finds the backup by what the plugin declares.
+func TestBackupIsDeclared(t *testing.T) {
+	run := t.TempDir()
+	want := backupPath(filepath.Join(run, name), "c_1", "net_1")
+	if err := os.MkdirAll(filepath.Dir(want), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(want, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := traces.Node{Patterns: []string{filepath.Join(run, Plugin.Files[0])}}
+	if got := n.Files(spec.AttachmentKey{ContainerID: "c_1", IfName: "net_1"}); len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %s", got, want)
+	}
 }
 
 func TestGCRemovesBackups(t *testing.T) {
