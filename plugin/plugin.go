@@ -88,6 +88,10 @@ type Plugin struct {
 	// returns the arguments of that process. Helper may be nil.
 	Helper func(args []string) error
 
+	// Marked means that a link on the host or in the container has the owner in its alias as long as an attachment of the
+	// plugin exists. So `patchbay gc` can tell that nothing is left of an attachment whose record cannot be read.
+	Marked bool
+
 	// Files lists the files that an attachment of the plugin has until its DEL, unless the configuration names another
 	// directory. Each is a pattern below the run directory of CNI's plugins (/run/cni): the first * stands for the container's
 	// id, the second for the name of its interface. So a GC finds the files without a record.

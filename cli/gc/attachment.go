@@ -69,6 +69,7 @@ type kept struct {
 	plugin string
 	path   string
 	torn   bool
+	marked bool // the plugin marks a link of the attachment (plugin.Plugin.Marked)
 	driver bool // the record is in patchbay-cnm's store
 	ended  bool // the attachment has ended, but the driver may not know
 }

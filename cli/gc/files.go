@@ -82,8 +82,8 @@ func (c *collector) addFilesOf(at *Attached, own, drivers *record.Dir) {
 
 func (c *collector) addTorn(torn []record.Torn, dir *record.Dir, ofDrivers bool) {
 	for _, t := range torn {
-		a := c.tornOwner(t)
-		a.keep(dir, t.Owner, t.Plugin, kept{torn: true, driver: ofDrivers})
+		a, p := c.tornOwner(t), c.s.Plugin(t.Plugin)
+		a.keep(dir, t.Owner, t.Plugin, kept{torn: true, driver: ofDrivers, marked: p != nil && p.Marked})
 		a.addObject("torn record", t.Plugin, !ofDrivers)
 	}
 }

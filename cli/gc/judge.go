@@ -122,7 +122,7 @@ func (a *Candidate) left() inventory.Left {
 
 // unmarked lists the attachment's records if a plugin made one of them whose links have no mark.
 func (a *Candidate) unmarked() string {
-	if !slices.ContainsFunc(a.records, func(k kept) bool { return !marks(k.plugin) }) {
+	if !slices.ContainsFunc(a.records, func(k kept) bool { return !k.marked }) {
 		return ""
 	}
 	files := make([]string, len(a.records))
@@ -130,10 +130,4 @@ func (a *Candidate) unmarked() string {
 		files[i] = k.path
 	}
 	return strings.Join(files, ", ")
-}
-
-// marks reports whether a plugin's links carry the owner in their alias while the attachment
-// exists. The links may be on the host or in the container.
-func marks(plugin string) bool {
-	return slices.Contains([]string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "tap", "dummy"}, plugin)
 }

@@ -26,7 +26,7 @@ import (
 // torn returns the evidence in an unreadable record.
 func torn(plugin string, o owner.Key) Candidate {
 	return Candidate{
-		Owner: o, records: []kept{{plugin: plugin, path: "/run/" + string(o) + "." + plugin, torn: true}},
+		Owner: o, records: []kept{{plugin: plugin, path: "/run/" + string(o) + "." + plugin, torn: true, marked: plugin == "macvlan"}},
 		Objects: []Object{{"torn record", plugin}}, Since: time.Date(2026, 11, 21, 11, 0, 0, 0, time.UTC),
 	}
 }

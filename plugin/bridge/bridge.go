@@ -34,6 +34,7 @@ var Plugin = plugin.Plugin{
 	Conf:         func() any { return &Conf{Bridge: defaultBridge} },
 	NoPrev:       plugin.NoPrev{Check: "Required prevResult missing"},
 	Delegates:    true,
+	Marked:       true,
 
 	Validate: validate,
 	Warnings: doubts,

@@ -32,6 +32,7 @@ var Plugin = plugin.Plugin{
 
 	NoPrev:    plugin.NoPrev{Check: "dummy: Required prevResult missing"},
 	Delegates: true,
+	Marked:    true,
 
 	Validate: validate,
 

@@ -30,6 +30,7 @@ var Plugin = plugin.Plugin{
 
 	NoPrev:    plugin.NoPrev{Check: "Required prevResult missing"},
 	Delegates: true,
+	Marked:    true,
 
 	Validate: validate,
 	Warnings: endpoint.MasterDoubts,

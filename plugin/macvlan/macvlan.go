@@ -33,6 +33,7 @@ var Plugin = plugin.Plugin{
 	Conf:         func() any { return new(Conf) },
 	NoPrev:       plugin.NoPrev{Check: "required prevResult missing"},
 	Delegates:    true,
+	Marked:       true,
 
 	Validate: endpoint.ValidateChild,
 	Warnings: endpoint.MasterDoubts,

@@ -34,6 +34,7 @@ var Plugin = plugin.Plugin{
 
 	NoPrev:    plugin.NoPrev{Check: "ptp: Required prevResult missing"},
 	Delegates: true,
+	Marked:    true,
 
 	Validate: validate,
 	Warnings: doubts,

@@ -36,6 +36,7 @@ var Plugin = plugin.Plugin{
 	Conf:         func() any { return new(Conf) },
 	NoPrev:       plugin.NoPrev{Check: "Required prevResult missing"},
 	Delegates:    true,
+	Marked:       true,
 
 	Helper: helper,
 

@@ -28,6 +28,7 @@ var Plugin = plugin.Plugin{
 
 	NoPrev:    plugin.NoPrev{Check: "vlan: Required prevResult missing"},
 	Delegates: true,
+	Marked:    true,
 
 	Validate: endpoint.ValidateChild,
 	Warnings: doubts,
