@@ -22,7 +22,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/kernel"
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
@@ -30,8 +29,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/results"
+	"github.com/patchbay-net/patchbay/internal/spaces"
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/netns"
 )
 
 // strays finds the objects that belong to no known attachment, kind by kind.
@@ -356,12 +355,7 @@ func (c *collector) danglingVeths() {
 	if len(ports) == 0 {
 		return
 	}
-	seen := make(map[int]bool) // the host's ids of the namespaces that this process can see
-	err = life.Each(c.Paths.Proc, func(ns *netns.NS) error {
-		id, err := host.GetNetNsIdByFd(ns.Fd())
-		seen[id] = true
-		return err
-	})
+	seen, err := spaces.IDs(c.Paths.Proc, host)
 	if err != nil {
 		c.fail(err)
 		return

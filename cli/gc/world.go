@@ -6,7 +6,6 @@ package gc
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/netip"
 	"sync"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/spaces"
-	"github.com/patchbay-net/patchbay/netns"
 )
 
 // newWorld returns the facts about this node. For some facts gc must look into every namespace or
@@ -32,7 +30,7 @@ func (c *collector) newWorld() *world {
 	}
 	w.driver = func(id string) bool { return c.driver[id] }
 	w.firstSeen = func(a *Candidate) time.Time { return c.seen.since(a.Owner, w.now) }
-	links := sync.OnceValues(func() (map[string]string, error) { return markedLinks(proc) })
+	links := sync.OnceValues(func() (map[string]string, error) { return spaces.Links(proc) })
 	w.marked = func(o owner.Key) (string, error) {
 		where, err := links()
 		if at, ok := where[o.Alias()]; ok {
@@ -51,30 +49,6 @@ func (c *collector) newWorld() *world {
 		return "", err
 	}
 	return w
-}
-
-// markedLinks finds where each marked link is, in every namespace and on the host. It returns
-// them by alias and by name, because a link has only its name at the start of an ADD.
-func markedLinks(proc string) (map[string]string, error) {
-	own, err := netns.Current()
-	if err != nil {
-		return nil, err
-	}
-	defer own.Close() //nolint:errcheck // read only
-	where := make(map[string]string)
-	look := func(ns *netns.NS) error {
-		conn, err := nl.In(ns, proc)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		links, err := conn.LinkList()
-		for _, l := range links {
-			where[l.Attrs().Alias], where[l.Attrs().Name] = ns.Path(), ns.Path()
-		}
-		return err
-	}
-	return where, errors.Join(look(own), life.Each(proc, look))
 }
 
 // carries returns a link of the attachment that is the host's end of a veth in use.

@@ -6,6 +6,7 @@
 package spaces
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -71,6 +72,41 @@ func addresses(proc string, want func(*nl.Conn) (bool, error)) (map[netip.Addr]s
 		return nil
 	})
 	return where, err
+}
+
+// Links maps the alias and the name of each link in all namespaces, also in our own, to a path of its namespace. At the start
+// of an ADD, a link of ours has only its name.
+func Links(proc string) (map[string]string, error) {
+	own, err := netns.Current()
+	if err != nil {
+		return nil, err
+	}
+	defer own.Close() //nolint:errcheck // read only
+	where := make(map[string]string)
+	look := func(ns *netns.NS) error {
+		conn, err := nl.In(ns, proc)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		links, err := conn.LinkList()
+		for _, l := range links {
+			where[l.Attrs().Alias], where[l.Attrs().Name] = ns.Path(), ns.Path()
+		}
+		return err
+	}
+	return where, errors.Join(look(own), life.Each(proc, look))
+}
+
+// IDs returns the ids that the namespace of host has for the namespaces that this process can see.
+func IDs(proc string, host *nl.Conn) (map[int]bool, error) {
+	ids := make(map[int]bool)
+	err := life.Each(proc, func(ns *netns.NS) error {
+		id, err := host.GetNetNsIdByFd(ns.Fd())
+		ids[id] = true
+		return err
+	})
+	return ids, err
 }
 
 // Quiet reports whether a namespace has no interface that is up, other than lo and the one with the name allowed.
