@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -95,8 +94,6 @@ func (a *Candidate) onlyTorn() bool {
 
 // pool is a directory in which host-local reserves addresses.
 type pool struct{ dataDir, network string }
-
-func (p pool) file(a netip.Addr) string { return filepath.Join(p.dataDir, p.network, a.String()) }
 
 // link is a link of the host as gc found it. A later link may have the same name, so gc compares
 // the index before it deletes the link.

@@ -90,9 +90,9 @@ func (c *collector) addTorn(torn []record.Torn, dir *record.Dir, ofDrivers bool)
 
 // keep adds a record that exists.
 func (a *Candidate) keep(dir *record.Dir, o owner.Key, plugin string, k kept) {
-	k.plugin, k.path = plugin, filepath.Join(dir.Path, "attachments", a.Network, string(o)+"."+plugin)
+	k.plugin, k.path = plugin, dir.File(a.Network, o, plugin)
 	a.records = append(a.records, k)
-	a.seen(mtime(k.path))
+	a.seen(dir.Since(a.Network, o, plugin))
 }
 
 // attached adds what a record of patchbay-cnm says about the attachment.
@@ -167,7 +167,7 @@ func (c *collector) readPool(ctx context.Context, p pool) error {
 		a.addr(r.Addr)
 		a.outlived = a.outlived || r.EarlierBoot
 		a.addObject("address", r.Addr.String(), false)
-		a.seen(mtime(p.file(r.Addr)))
+		a.seen(r.Since)
 	}
 	return nil
 }
@@ -202,7 +202,9 @@ func (c *collector) readLeases() {
 		}
 		a := c.get(lease.Network, lease.ContainerID, lease.IfName)
 		a.at(lease.Place.NetNS, nil)
-		a.seen(mtime(path))
+		if fi, err := os.Lstat(path); err == nil {
+			a.seen(fi.ModTime())
+		}
 		a.files = append(a.files, path)
 		a.addObject("dhcp lease", filepath.Base(path), true)
 	}

@@ -8,10 +8,8 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -105,14 +103,6 @@ func (ev *evidence) any(fits func(*Candidate) bool) bool {
 		}
 	}
 	return false
-}
-
-func mtime(path string) time.Time {
-	fi, err := os.Lstat(path)
-	if err != nil {
-		return time.Time{}
-	}
-	return fi.ModTime()
 }
 
 func (ev *evidence) addElements(elems map[owner.Key][]nft.Element) {

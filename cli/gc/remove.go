@@ -334,7 +334,7 @@ func (r *remover) release(ctx context.Context, p pool) error {
 	held, err := tx.Held(ipam.Holder{ID: r.a.ContainerID, IfName: r.a.IfName})
 	errs := []error{err}
 	for _, res := range held {
-		if !mtime(p.file(res.Addr)).After(r.a.Since) {
+		if !res.Since.After(r.a.Since) {
 			errs = append(errs, tx.Release(res))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/results"
@@ -69,7 +70,7 @@ func (m *Remover) needed(key string) (why string, err error) {
 		return fmt.Sprintf("the network in %s may need it", dir.Broken[0].File), nil
 	}
 	for _, pattern := range []string{
-		filepath.Join(m.Paths.Run, "attachments", "*", "*"), filepath.Join(results.Dir(m.Paths.CNI), "*"),
+		filepath.Join(m.Paths.Run, claim.Attachments, "*", "*"), filepath.Join(results.Dir(m.Paths.CNI), "*"),
 		filepath.Join(m.Paths.Run, "mesh", "*"), filepath.Join(m.Paths.State, "docker", "networks", "*"),
 	} {
 		found, err := filepath.Glob(pattern)

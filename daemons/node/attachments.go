@@ -15,6 +15,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -115,7 +116,7 @@ func reclose(ctx context.Context, p paths.Paths, fw *nft.Conn) error {
 
 // watchAttachments calls changed when an ADD or DEL changes a record, until ctx ends.
 func watchAttachments(ctx context.Context, p paths.Paths, changed func()) error {
-	if err := durable.MakeDir(p.Run, "attachments"); err != nil {
+	if err := durable.MakeDir(p.Run, claim.Attachments); err != nil {
 		return err
 	}
 	w, err := fsnotify.NewWatcher()
@@ -123,7 +124,7 @@ func watchAttachments(ctx context.Context, p paths.Paths, changed func()) error 
 		return fmt.Errorf("watch records: %w", err)
 	}
 	defer w.Close() //nolint:errcheck // nothing was written
-	root := filepath.Join(p.Run, "attachments")
+	root := filepath.Join(p.Run, claim.Attachments)
 	if err := w.Add(root); err != nil {
 		return fmt.Errorf("watch records: %w", err)
 	}

@@ -329,8 +329,7 @@ func TempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error) {
 	link, err := at.Conn.Link(ifName)
 	if err == nil && link.Type() == kind {
-		theirs, marked := owner.FromAlias(link.Attrs().Alias)
-		if theirs == o || !marked && !at.Old {
+		if link.Attrs().Alias == o.Alias() || !at.Old && traces.IsOf(link, o) {
 			return link, nil
 		}
 	}
