@@ -101,7 +101,6 @@ var homes = []struct {
 		home:   "internal/traces",
 		names:  []string{"owner.FromAlias"},
 		shapes: []string{`\bNFT\.Owned\(`},
-		also:   map[string]string{"plugin/portmap/remove.go": "a DEL: of the maps of conditions, it reads only those that the owner has"},
 	},
 	{
 		what:   "take the names of an attachment from a comment: use nft.NamesOf",

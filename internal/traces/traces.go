@@ -46,12 +46,11 @@ func (s Scope) has(o owner.Key, comment string) bool {
 	return s.Network == "" || s.Network == nft.NetworkOf(comment)
 }
 
-// Elements returns the firewall's elements, by owner, including those in the maps of conditions. It lists all sets,
-// because an owner is only in the comment.
+// Elements returns the firewall's elements, by owner. It lists all sets, because only comments name owners. Of the maps of
+// conditions, it lists those of an owner's facts or, if the scope has no owner, of all facts.
 func (n *Node) Elements(of Scope) (map[owner.Key][]nft.Element, error) {
-	_, facts, _ := n.Records.Facts() // a fact that cannot be read has no maps
 	var maps []string
-	for _, f := range facts {
+	for _, f := range n.facts(of.Owner) {
 		if f.Conditions != nil {
 			maps = append(maps, f.Conditions.Maps()...)
 		}
@@ -65,6 +64,21 @@ func (n *Node) Elements(of Scope) (map[owner.Key][]nft.Element, error) {
 		}
 	}
 	return by, err
+}
+
+// facts returns the facts that an owner holds or, if o is empty, all. One that cannot be read has no maps.
+func (n *Node) facts(o owner.Key) (list []record.Fact) {
+	if o == "" {
+		_, list, _ = n.Records.Facts()
+		return list
+	}
+	held, _ := n.Records.Held(o)
+	for _, name := range held {
+		if f, err := n.Records.Fact(name); err == nil {
+			list = append(list, f)
+		}
+	}
+	return list
 }
 
 // Links are the links of the host.

@@ -101,12 +101,7 @@ func releaseUnlessUsed(ctx context.Context, r *plugin.Request, dir string, o ipa
 
 // reserved returns the addresses of an owner.
 func reserved(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder) (addrs []netip.Addr, err error) {
-	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
-	if err != nil {
-		return nil, err
-	}
-	defer tx.Close()
-	held, err := tx.Held(o)
+	held, err := traces.Reserved(ctx, store(r, dir), o)
 	for _, res := range held {
 		addrs = append(addrs, res.Addr)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/traces"
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
@@ -77,42 +78,24 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	return rec
 }
 
-// everything returns a record with the owner's elements in the firewall and the facts that the
-// owner holds.
+// everything returns a record with the owner's elements in the firewall, except those of the plugin that made the link, and
+// the facts that the owner holds.
 func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record {
-	held, conditional := heldFacts(r, k, o)
-	elems, err := k.NFT.Owned(conditional...)
+	elems, err := k.Traces().Elements(traces.Scope{Owner: o})
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	return &record.Record{Shared: held, Elements: ownedBy(o, elems)}
+	return &record.Record{
+		Shared:   heldFacts(r, k, o),
+		Elements: slices.DeleteFunc(elems[o], func(e nft.Element) bool { return !isOfPorts(e) }),
+	}
 }
 
-// heldFacts returns the portmap facts that an owner holds. For facts of conditions it also
-// returns the maps.
-func heldFacts(r *plugin.Request, k *kernel.Kernel, o owner.Key) (held, maps []string) {
-	holders, facts, err := k.Records.Facts()
+// heldFacts returns the portmap facts that an owner holds.
+func heldFacts(r *plugin.Request, k *kernel.Kernel, o owner.Key) []string {
+	held, err := k.Records.Held(o)
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	for _, f := range facts {
-		if !isOurs(f.Name) || !slices.Contains(holders[f.Name], o) {
-			continue
-		}
-		held = append(held, f.Name)
-		if f.Conditions != nil {
-			maps = append(maps, f.Conditions.Maps()...)
-		}
-	}
-	return held, maps
-}
-
-// ownedBy returns an owner's elements, except those of the plugin that made the link.
-func ownedBy(o owner.Key, elems []nft.Element) (out []nft.Element) {
-	for _, e := range elems {
-		if k, ok := nft.OwnerOf(e.Comment); ok && k == string(o) && isOfPorts(e) {
-			out = append(out, e)
-		}
-	}
-	return out
+	return slices.DeleteFunc(held, func(name string) bool { return !isOurs(name) })
 }
