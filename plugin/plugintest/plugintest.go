@@ -18,8 +18,8 @@
 // the specification. It runs a few of them as a program too (the test binary, started under the
 // plugin's name), and all of them if the environment variable PATCHBAY_DRAW is "all". In process it
 // adds tests that only Go can do: a fault at every Session.Fault step of ADD, a cancelled context,
-// refusal of broken input without a panic, a DEL whose path leads to another container, and a count of
-// goroutines and file descriptors. It also lets system calls of DEL and GC fail (internal/test/nettest/fault).
+// refusal of broken input without a panic, a DEL whose path leads to another container, the mark that the
+// plugin declares, and a count of goroutines and file descriptors. It also lets system calls of DEL and GC fail (internal/test/nettest/fault).
 package plugintest
 
 import (
@@ -32,6 +32,9 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/spaces"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/internal/test/nettest/fault"
@@ -126,6 +129,9 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 	if !c.Stateless {
 		t.Run("removal faults", func(t *testing.T) { c.removalFaults(t, p, inProcess) })
 		t.Run("recycled", func(t *testing.T) { c.recycled(t, inProcess) })
+	}
+	if p.Marked {
+		t.Run("marked", func(t *testing.T) { c.marked(t, inProcess) })
 	}
 	t.Run("cancelled", func(t *testing.T) { c.cancelled(t, inProcess) })
 	t.Run("leaks", func(t *testing.T) { c.leaks(t, inProcess) })
@@ -228,6 +234,24 @@ func (c *Case) recycled(t *testing.T, inv invoke.Invoker) {
 	}
 	if left := w.Left(); len(left) > 0 {
 		t.Errorf("left behind:\n%s", left)
+	}
+}
+
+// marked checks that an attachment has a link with its mark, as the plugin declares. Without one, `patchbay gc` would take a
+// living attachment for a dead one.
+func (c *Case) marked(t *testing.T, inv invoke.Invoker) {
+	w := c.suite(inv, nil).World(t)
+	defer w.Close()
+	if _, err := w.Call(t.Context(), spec.Add); err != nil {
+		t.Fatal(err)
+	}
+	a := w.Attachment()
+	links, err := spaces.Links(paths.Default().Proc)
+	if links[owner.Of(conformance.Network, a.ContainerID, a.IfName).Alias()] == "" {
+		t.Errorf("Plugin.Marked is set, and no link has the attachment's mark (unread: %v)", err)
+	}
+	if _, err := w.Call(t.Context(), spec.Del); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -148,6 +148,7 @@ var faulty = map[string]struct {
 			return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.9.9.9/24")}}}, r.Step("answer")
 		}
 	}, "faults"},
+	"a mark that it does not make": {func(p *plugin.Plugin) { p.Marked = true }, "marked"},
 	"a goroutine stays": {func(p *plugin.Plugin) {
 		p.Status = func(context.Context, *plugin.Request) error { go func() { select {} }(); return nil }
 	}, "leaks"},
