@@ -206,7 +206,7 @@ func (a *app) checkAll() ([]*finding, error) {
 		list, lerr := chain.ParseCached(at.Config)
 		f := newFinding(at.Network, at.Attachment)
 		switch {
-		case at.Gone():
+		case at.NetNSDeleted():
 			f.fill(fmt.Errorf("its namespace %s is gone (patchbay gc --apply removes what is left)", at.NetNS))
 		case lerr == nil && at.Result != nil && spec.AtLeast(list.CNIVersion, "0.4.0"):
 			f.fill(rt.Check(a.ctx, list, at.Attachment))

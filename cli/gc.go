@@ -113,20 +113,20 @@ func (c *gcCommand) named() (keep []spec.AttachmentKey, err error) {
 // print prints what is dead or was removed, in the words of reportText.
 func (c *gcCommand) print(j *judgement) error {
 	if c.JSON {
-		return c.app.printJSON(append(append([]judgedOne{}, j.gone...), j.unsure...))
+		return c.app.printJSON(append(append([]judgedOne{}, j.dead...), j.unsure...))
 	}
 	for _, s := range j.unsure {
 		c.app.warn(fmt.Errorf("%s %s stays: %s", s.Network, s.name(), s.Why))
 	}
-	if len(j.gone)+len(j.unsure) == 0 {
+	if len(j.dead)+len(j.unsure) == 0 {
 		return c.app.print("nothing is left over\n")
 	}
-	for _, s := range j.gone {
+	for _, s := range j.dead {
 		if err := c.app.printf("%s %s %s\n", stateText(s.State, s.Removed, c.Apply), s.Network, s.name()); err != nil {
 			return err
 		}
 	}
-	if len(j.gone) > 0 && !c.Apply {
+	if len(j.dead) > 0 && !c.Apply {
 		c.app.hint("%s removes it", shellQuoted(append([]string{"patchbay", "gc", "--apply"}, c.app.args[1:]...)...))
 	}
 	return nil
@@ -162,7 +162,7 @@ type judgement struct {
 	named    []spec.AttachmentKey
 
 	judged       *gc.Judged
-	gone, unsure []judgedOne
+	dead, unsure []judgedOne
 }
 
 // judgedOne is an attachment that gc NETWORK removes, or keeps because it may be alive.
@@ -182,7 +182,7 @@ func (j *judgement) runs(apply bool) error {
 	killed, err := j.app.collectRuns(j.network, apply)
 	for _, k := range killed {
 		s := &standing{Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
-		j.gone = append(j.gone, judgedOne{standing: s, State: k.State, Why: k.Why})
+		j.dead = append(j.dead, judgedOne{standing: s, State: k.State, Why: k.Why})
 	}
 	return err
 }
@@ -196,9 +196,9 @@ func (j *judgement) apply(n *network) error {
 	}
 	err := j.app.runtime(n).GC(j.app.ctx, k)
 	left, lerr := j.app.standing(n.Name)
-	for i := range j.gone {
-		same := func(s *standing) bool { return s.key() == j.gone[i].key() }
-		j.gone[i].Removed = lerr == nil && !slices.ContainsFunc(left, same)
+	for i := range j.dead {
+		same := func(s *standing) bool { return s.key() == j.dead[i].key() }
+		j.dead[i].Removed = lerr == nil && !slices.ContainsFunc(left, same)
 	}
 	return err
 }
@@ -212,7 +212,7 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err er
 	if j.explicit {
 		for _, s := range known {
 			if !slices.Contains(j.named, s.key()) {
-				j.gone = append(j.gone, judgedOne{standing: s, State: gc.Dead})
+				j.dead = append(j.dead, judgedOne{standing: s, State: gc.Dead})
 			}
 		}
 		return j.named, nil
@@ -233,7 +233,7 @@ func (j *judgement) sort(a *gc.Candidate, known []*standing) (keep []spec.Attach
 	v := judgedOne{standing: s, State: a.State, Why: a.Why}
 	switch a.State {
 	case gc.Dead:
-		j.gone = append(j.gone, v)
+		j.dead = append(j.dead, v)
 		return nil
 	case gc.Unsure:
 		j.unsure = append(j.unsure, v)

@@ -135,7 +135,7 @@ func (r *repairer) mend(ctx context.Context) error {
 	list, _ := doctor.NewLook(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
 	for _, a := range list {
 		l, err := chain.ParseCached(a.Config)
-		if err != nil || a.Gone() || a.NetNS == "" || len(a.Records) == 0 || r.busy(a) {
+		if err != nil || a.NetNSDeleted() || a.NetNS == "" || len(a.Records) == 0 || r.busy(a) {
 			continue
 		}
 		d := netstate.Found(doctor.Inspect(ctx, r.mending(a), r.session, l, a.Attachment))
@@ -181,7 +181,7 @@ func (r *repairer) unrepaired(ctx context.Context) {
 // lacks describes what a living attachment still lacks after the repair, and what to do.
 func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attached) string {
 	switch {
-	case a.Gone():
+	case a.NetNSDeleted():
 		return ""
 	case look.Unrecorded(a):
 		return fmt.Sprintf("its records below %s are lost, so its firewall elements are not known: "+

@@ -41,10 +41,10 @@ type World struct {
 // place is an attachment and what existed before the plugin ran.
 type place struct {
 	Container
-	prev   *spec.Result
-	second bool
-	gone   bool       // the namespace was deleted
-	inside leak.State // state of the namespace before the plugin ran
+	prev    *spec.Result
+	second  bool
+	deleted bool       // the namespace was deleted
+	inside  leak.State // state of the namespace before the plugin ran
 }
 
 // World makes the two attachments of a script. It uses the newest version of the specification.
@@ -71,7 +71,7 @@ func (w *World) Attachment() *Container { return &w.places["first"].Container }
 func (w *World) DeleteNetNS() error { return w.places["first"].deleteNetNS() }
 
 func (p *place) deleteNetNS() error {
-	p.gone = true
+	p.deleted = true
 	return netns.Delete(p.NetNS)
 }
 
@@ -161,7 +161,7 @@ func (w *World) settle() (leak.State, error) {
 // ends. Then a test that makes many worlds has many namespaces.
 func (w *World) Close() {
 	for _, p := range w.places {
-		if p.gone {
+		if p.deleted {
 			continue
 		}
 		if err := netns.Delete(p.NetNS); err != nil {
@@ -179,7 +179,7 @@ func (w *World) left() (leak.State, error) {
 	}
 	out := now.Beyond(w.before).Without(leak.Standing).Without(w.suite.Subject.leaves)
 	for name, p := range w.places {
-		if p.gone {
+		if p.deleted {
 			continue
 		}
 		inside, err := stateIn(p.NetNS)

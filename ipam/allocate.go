@@ -135,10 +135,10 @@ func (a *allocation) requested(i int, set RangeSet, want netip.Addr) (netip.Addr
 	if err != nil {
 		return want, err
 	}
-	if taken && holder.Holder == a.Holder && a.gone(holder) {
+	if taken && holder.Holder == a.Holder && a.isDead(holder) {
 		return want, a.renew(holder)
 	}
-	if taken && holder.EarlierBoot && a.gone(holder) {
+	if taken && holder.EarlierBoot && a.isDead(holder) {
 		taken = false
 		if err := a.release(holder); err != nil {
 			return want, err
@@ -164,7 +164,7 @@ func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error
 		if !set.Contains(r.Addr) {
 			continue
 		}
-		if !a.gone(r) {
+		if !a.isDead(r) {
 			return held, false, fmt.Errorf("%s has been allocated to %s, duplicate allocation is not allowed", r.Addr, a.Holder.ID)
 		}
 		return r.Addr, true, a.renew(r)
@@ -172,7 +172,7 @@ func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error
 	return held, false, nil
 }
 
-func (a *allocation) gone(r Reservation) bool { return a.Gone != nil && a.Gone(r) }
+func (a *allocation) isDead(r Reservation) bool { return a.Gone != nil && a.Gone(r) }
 
 // next takes the next free address. It first trusts the index, then scans the directory, and at
 // last takes back reservations of an earlier boot.
@@ -205,7 +205,7 @@ func (a *allocation) releaseOutlived() error {
 	if err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(r Reservation) bool { return r.Holder == a.Holder || a.gateway(r.Addr) || !a.gone(r) })
+	list = slices.DeleteFunc(list, func(r Reservation) bool { return r.Holder == a.Holder || a.gateway(r.Addr) || !a.isDead(r) })
 	_, err = releaseAll(a.tx, list, nil)
 	return err
 }
@@ -224,7 +224,7 @@ func (a *allocation) reclaim(i int, set RangeSet) (netip.Addr, bool, error) {
 	}
 	var dead []Reservation
 	for _, r := range all {
-		if at := set.Find(r.Addr); at >= 0 && set[at].Gateway != r.Addr && a.gone(r) {
+		if at := set.Find(r.Addr); at >= 0 && set[at].Gateway != r.Addr && a.isDead(r) {
 			dead = append(dead, r)
 		}
 	}

@@ -108,8 +108,8 @@ func (l *Look) List(rt *chain.Runtime) (list []*Attached, err error) {
 	return list, f.Errors()
 }
 
-// Gone reports whether the attachment's namespace certainly no longer exists.
-func (a *Attached) Gone() bool {
+// NetNSDeleted reports whether the attachment's namespace certainly no longer exists.
+func (a *Attached) NetNSDeleted() bool {
 	if a.NetNS == "" {
 		return false
 	}

@@ -26,7 +26,7 @@ func (n *Node) standing() (look *Look, list []*Attached, err error) {
 	look = NewLook(n.Kernel, n.Paths.Proc)
 	all, err := look.List(n.Runtime)
 	for _, a := range all {
-		if a.NetNS != "" && !a.Gone() {
+		if a.NetNS != "" && !a.NetNSDeleted() {
 			list = append(list, a)
 		}
 	}
@@ -49,7 +49,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 		if lerr == nil && len(diffs) == 0 {
 			diffs = n.ask(ctx, a).Other
 		}
-		if a.Gone() { // the container ended meanwhile
+		if a.NetNSDeleted() { // the container ended meanwhile
 			continue
 		}
 		if lerr != nil {
@@ -128,7 +128,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 			err = errors.Join(err, lerr)
 		case len(has) > 0:
 			recorded.add(a, has)
-		case !a.Gone(): // a record may be lost, so ask our plugins, which derive the elements from the configuration
+		case !a.NetNSDeleted(): // a record may be lost, so ask our plugins, which derive the elements from the configuration
 			lost.add(a, n.ask(ctx, a).Lost)
 		}
 	}

@@ -171,9 +171,9 @@ func (c *Client) Activate(ctx context.Context) (*Manifest, error) {
 	return query[Manifest](ctx, c, "Plugin.Activate", nil)
 }
 
-// Gone reports whether an error means that the driver did not answer. Then it is not known whether
+// Unanswered reports whether an error means that the driver did not answer. Then it is not known whether
 // the driver carried out the call.
-func Gone(err error) bool {
+func Unanswered(err error) bool {
 	var answered *DriverError
 	return err != nil && !errors.As(err, &answered) && !errors.Is(err, ErrBadAnswer)
 }

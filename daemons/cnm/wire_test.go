@@ -245,8 +245,8 @@ func TestClientErrors(t *testing.T) {
 			c.opts.Timeout = 200 * time.Millisecond
 		}
 		_, err := c.Join(t.Context(), &JoinRequest{NetworkID: "n", EndpointID: "e"})
-		if (err == nil) != (e.text == "") || err != nil && !strings.Contains(err.Error(), e.text) || e.is != nil && !errors.Is(err, e.is) || Gone(err) != e.gone || err != nil && len(err.Error()) > 2*maxText {
-			t.Errorf("%d %.60s: %v (gone: %v)", e.status, e.body, err, Gone(err))
+		if (err == nil) != (e.text == "") || err != nil && !strings.Contains(err.Error(), e.text) || e.is != nil && !errors.Is(err, e.is) || Unanswered(err) != e.gone || err != nil && len(err.Error()) > 2*maxText {
+			t.Errorf("%d %.60s: %v (gone: %v)", e.status, e.body, err, Unanswered(err))
 		}
 	}
 	srv.Close()

@@ -33,9 +33,9 @@ type entry struct {
 
 	turn sync.Mutex // held while the entry is moved or released
 
-	mu    sync.Mutex // protects rec, gone, and the grant of each address
-	addrs []*address
-	gone  bool // the entry was released or its interface is gone, and its file is removed
+	mu      sync.Mutex // protects rec, removed, and the grant of each address
+	addrs   []*address
+	removed bool // the entry was released or its interface no longer exists, and its file is removed
 }
 
 // address is an address that one protocol has granted to an entry.
@@ -190,7 +190,7 @@ func (e *entry) describe() string {
 func (e *entry) save() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.gone {
+	if e.removed {
 		return
 	}
 	if err := e.k.files.write(e.rec); err != nil {
@@ -232,8 +232,8 @@ func (e *entry) forget(ctx context.Context) error {
 func (e *entry) remove() error {
 	e.stop()
 	e.mu.Lock()
-	again := e.gone
-	e.gone = true
+	again := e.removed
+	e.removed = true
 	e.mu.Unlock()
 	if again {
 		return nil
@@ -242,7 +242,7 @@ func (e *entry) remove() error {
 	return e.k.files.remove(e.rec.Owner)
 }
 
-// vanish drops the lease of an interface that is gone. Without the interface it cannot reach the
+// vanish drops the lease of an interface that was removed. Without the interface it cannot reach the
 // server, where the lease expires.
 func (e *entry) vanish(why error) {
 	e.k.opts.Log("%s: %v: lease dropped", e, why)
@@ -257,7 +257,7 @@ const awayTime = 5 * time.Minute
 // Move follows an interface that a program moves to another namespace or renames. a.Netns is the
 // new namespace, and a.Path the new name. If a.Netns is empty, the interface is about to move.
 // For the next five minutes the keeper then renews nothing, and a missing interface does not
-// count as gone. The attachment keeps the name a.IfName.
+// count as removed. The attachment keeps the name a.IfName.
 func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	_, e, err := k.find(a)
 	if err != nil {
@@ -294,7 +294,7 @@ func (e *entry) move(to *client.Place) error {
 	e.pause()
 	e.work.Wait()
 	e.mu.Lock()
-	if e.gone {
+	if e.removed {
 		e.mu.Unlock()
 		return fmt.Errorf("%w: it is being released", errUnknown)
 	}

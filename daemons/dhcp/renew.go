@@ -52,7 +52,7 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 			return fmt.Errorf("%w: %s: %w", context.Cause(ctx), a.name, last)
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, client.ErrGone):
+		case errors.Is(err, client.ErrRemoved):
 			return err
 		}
 		last = err
@@ -80,7 +80,7 @@ func (e *entry) upkeep() {
 // watch ends the entry when its interface is gone.
 func (e *entry) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := e.rec.Place.Look(); errors.Is(err, client.ErrGone) {
+		if err := e.rec.Place.Look(); errors.Is(err, client.ErrRemoved) {
 			e.vanish(err)
 			return
 		}

@@ -323,7 +323,7 @@ func (d *Driver) delCached(ctx context.Context, p part, e *state.Endpoint) error
 	errs := []error{err}
 	for i := range all {
 		a := all[i].Attachment
-		at, err := gone(e, state.Where{NetNS: a.NetNS})
+		at, err := dropDeletedNetNS(e, state.Where{NetNS: a.NetNS})
 		a.NetNS = at.NetNS
 		errs = append(errs, err, d.run[p].DelCached(ctx, all[i].Network, a))
 	}

@@ -144,7 +144,7 @@ func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part)
 		}
 	}
 	if list := n.part(p); len(list.Plugins) > 0 {
-		at, err := gone(e, *was)
+		at, err := dropDeletedNetNS(e, *was)
 		if err != nil {
 			return err
 		}
@@ -166,12 +166,12 @@ func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part)
 	return d.save(e)
 }
 
-// gone empties the namespace in the place of an ADD if that namespace no longer exists. It does
+// dropDeletedNetNS empties the namespace in the place of an ADD if that namespace no longer exists. It does
 // the same if another namespace has the path now, because the path then belongs to another
 // container.
-func gone(e *state.Endpoint, at state.Where) (state.Where, error) {
-	id, there, err := live(at.NetNS)
-	if !there || at.NetNS == e.Sandbox && id != e.SandboxID {
+func dropDeletedNetNS(e *state.Endpoint, at state.Where) (state.Where, error) {
+	id, exists, err := live(at.NetNS)
+	if !exists || at.NetNS == e.Sandbox && id != e.SandboxID {
 		at.NetNS = ""
 	}
 	return at, err

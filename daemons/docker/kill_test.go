@@ -175,11 +175,11 @@ func (n *node) lifeKilledAt(step int, network string, silent bool, waits func(ke
 		waits(c.key)
 	}
 	err := c.life()
-	if err == nil || !cnm.Gone(err) {
+	if err == nil || !cnm.Unanswered(err) {
 		_ = cmd.Process.Kill()
 	}
 	_ = cmd.Wait()
-	if err != nil && !cnm.Gone(err) {
+	if err != nil && !cnm.Unanswered(err) {
 		n.Fatalf("step %d: the driver lives: %v", step, err)
 	}
 	n.boot()
@@ -231,11 +231,11 @@ func (n *node) addressKilledAt(step int, x *ipamNet) (killed bool) {
 	n.Helper()
 	cmd := n.child(step)
 	err := x.life(fmt.Sprintf("02:42:00:00:00:%02x", step))
-	if err == nil || !cnm.Gone(err) {
+	if err == nil || !cnm.Unanswered(err) {
 		_ = cmd.Process.Kill()
 	}
 	_ = cmd.Wait()
-	if err != nil && !cnm.Gone(err) {
+	if err != nil && !cnm.Unanswered(err) {
 		n.Fatalf("step %d: the driver lives: %v", step, err)
 	}
 	n.boot()

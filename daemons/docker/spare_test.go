@@ -146,7 +146,7 @@ func (m *moves) killedAt(step int) (killed bool) {
 	for _, call := range []func() error{
 		func() error { return m.c.RevokeExternalConnectivity(m.ctx(), m.a.request()) }, b.leave, b.delete,
 	} {
-		if err := call(); !killed && cnm.Gone(err) { // a request that Docker repeats is empty
+		if err := call(); !killed && cnm.Unanswered(err) { // a request that Docker repeats is empty
 			killed = true
 			_ = cmd.Wait()
 			m.boot()

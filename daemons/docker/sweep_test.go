@@ -106,11 +106,11 @@ func TestAnotherSandbox(t *testing.T) {
 	e, err := n.driver.state.Endpoints.Get(c.endpoint)
 	must(t, err)
 	at := state.Where{NetNS: c.key, IfName: c.name}
-	if same, err := gone(e, at); same != at || err != nil {
+	if same, err := dropDeletedNetNS(e, at); same != at || err != nil {
 		t.Errorf("its own: %v %v", same, err)
 	}
 	e.SandboxID.Ino++ // as if the namespace were newer than ours
-	if other, err := gone(e, at); other.NetNS != "" || err != nil {
+	if other, err := dropDeletedNetNS(e, at); other.NetNS != "" || err != nil {
 		t.Errorf("another's: %v %v", other, err)
 	}
 	c.stop(true)

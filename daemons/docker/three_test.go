@@ -77,11 +77,11 @@ func (w *three) killedAt(step int) (killed bool) {
 	cmd := w.child(step)
 	key := w.sandbox()
 	_, err := w.life(key)
-	if err == nil || !cnm.Gone(err) {
+	if err == nil || !cnm.Unanswered(err) {
 		_ = cmd.Process.Kill()
 	}
 	_ = cmd.Wait()
-	if err != nil && !cnm.Gone(err) {
+	if err != nil && !cnm.Unanswered(err) {
 		w.Fatalf("step %d: the driver lives: %v", step, err)
 	}
 	w.boot()

@@ -178,7 +178,7 @@ func called(e *store.Entry) string {
 
 // drop removes those blocks whose keys begin with prefix and for which match returns true, and
 // returns them. It keeps blocks that cannot be read; left names them.
-func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) bool) (gone []store.Block, left, err error) {
+func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) bool) (dropped []store.Block, left, err error) {
 	blocks, _, err := list(ctx, a.Store.Blocks(), prefix)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return nil, nil, err
@@ -191,15 +191,15 @@ func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) 
 		}
 		went, err := deleteWhile(ctx, a.Store.Blocks(), b.Key(), match)
 		if errs = append(errs, err); went {
-			gone = append(gone, b)
+			dropped = append(dropped, b)
 		}
 	}
-	return gone, left, errors.Join(errs...)
+	return dropped, left, errors.Join(errs...)
 }
 
 // deleteWhile reads an object, and deletes it if match returns true for what it read. Another
 // host may have taken the object since it was listed, so deleteWhile reads it again.
-func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key string, match func(T) bool) (gone bool, err error) {
+func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key string, match func(T) bool) (deleted bool, err error) {
 	for {
 		now, err := t.Get(ctx, key)
 		if errors.Is(err, store.ErrNotFound) || err == nil && !match(now.Object) {
@@ -249,9 +249,9 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	if err != nil {
 		return nil, err
 	}
-	gone, left, err := a.drop(ctx, "", func(b store.Block) bool { return b.Node == n.ID })
+	dropped, left, err := a.drop(ctx, "", func(b store.Block) bool { return b.Node == n.ID })
 	if err != nil {
-		return gone, err
+		return dropped, err
 	}
 	err = deleteAsRead(ctx, a.Store.Nodes(), n)
 	switch {
@@ -260,7 +260,7 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	case err == nil && left != nil:
 		err = fmt.Errorf("forget host %s: %w: %w", name, errLeft, left)
 	}
-	return gone, err
+	return dropped, err
 }
 
 // errLeft means that Forget forgot the host, so routes to it may go, but left blocks that may be the host's. The

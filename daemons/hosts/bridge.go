@@ -96,8 +96,8 @@ func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 		if d.takesPart(network) || !may.network(network) {
 			continue
 		}
-		gone, err := b.drop(network)
-		if errs = append(errs, err); gone {
+		removed, err := b.drop(network)
+		if errs = append(errs, err); removed {
 			a.mirror.bridged(network, false)
 		}
 	}
@@ -155,8 +155,8 @@ func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 }
 
 // drop removes a network's bridge if the bridge is free. If the network no longer has a bridge of
-// ours, gone is true.
-func (b *bridges) drop(network string) (gone bool, err error) {
+// ours, removed is true.
+func (b *bridges) drop(network string) (removed bool, err error) {
 	name := bridgeName(network)
 	link, err := b.conn.Link(name)
 	if nl.IsNotFound(err) {

@@ -205,7 +205,7 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 		return store.Block{}, fmt.Errorf("no block of %s is free, and none is taken back, because the store lost its data less than %v ago: %s", subnet, a.opts.Reclaim, describeHolders(holders))
 	}
 	for _, h := range holders {
-		if !a.gone(h) {
+		if !a.reclaimable(h) {
 			continue
 		}
 		b := store.Block{Network: n.Name, Prefix: h.Prefix, Node: a.self}
@@ -221,10 +221,10 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 // doubts reports whether the store has lost its data so recently that it cannot say which hosts are gone.
 func (a *Agent) doubts(w *world) bool { return time.Since(w.Doubted) < a.opts.Reclaim }
 
-// gone reports whether a node is gone for so long that another one may take its block. An agent that began after
+// reclaimable reports whether a node has been absent for so long that another one may claim its block. An agent that began after
 // a loss of the store's data does not know of it. So it waits for a node without a record, too: that may be a
 // host that has not written its record again.
-func (a *Agent) gone(h holder) bool {
+func (a *Agent) reclaimable(h holder) bool {
 	switch {
 	case h.present, h.lasts, h.seen.IsZero() && time.Since(a.began) < a.opts.Reclaim:
 		return false

@@ -130,18 +130,18 @@ func watchTable[T store.Object](ctx context.Context, m *mirror, into *doubt.Tabl
 func change[T store.Object](m *mirror, into *doubt.Table[T], e store.Event[T]) {
 	m.mu.Lock()
 	was, there := into.There(e.Object.Key())
-	if e.Gone {
+	if e.Deleted {
 		into.Delete(e.Object.Key())
 	} else {
 		into.Put(e.Object.Key(), e.Object)
 	}
-	if m.cache.Heard, m.updated = m.cache.Heard.With(e.Revision), time.Now(); e.Gone {
+	if m.cache.Heard, m.updated = m.cache.Heard.With(e.Revision), time.Now(); e.Deleted {
 		m.cache.Seen.drop(e.Object)
 	} else {
 		m.cache.Seen.see(e.Object, e.Revision)
 	}
 	m.mu.Unlock()
-	if e.Gone || !there || !onlySeen(was, e.Object) {
+	if e.Deleted || !there || !onlySeen(was, e.Object) {
 		m.changed()
 	}
 }

@@ -166,8 +166,8 @@ func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 	var errs []error
 	for _, b := range theirs.Blocks {
-		gone, err := deleteWhile(ctx, l.Store.Blocks(), b.Key(), func(now store.Block) bool { return now.Node == b.Node })
-		if errs = append(errs, err); gone {
+		deleted, err := deleteWhile(ctx, l.Store.Blocks(), b.Key(), func(now store.Block) bool { return now.Node == b.Node })
+		if errs = append(errs, err); deleted {
 			l.Log("network %s: gave back block %s", b.Network, b.Prefix)
 		}
 	}
@@ -192,8 +192,8 @@ func (l *Leaving) dropBridges(w *world) error {
 	defer b.close()
 	var errs []error
 	for _, network := range w.Bridges {
-		gone, err := b.drop(network)
-		if errs = append(errs, err); !gone && err == nil {
+		removed, err := b.drop(network)
+		if errs = append(errs, err); !removed && err == nil {
 			l.Log("network %s: %s stays: it is in use", network, bridgeName(network))
 		}
 	}

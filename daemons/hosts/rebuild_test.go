@@ -144,7 +144,7 @@ func TestSeenWakesNoLoop(t *testing.T) {
 	woken := 0
 	m := &mirror{changed: func() { woken++ }}
 	deliver := func(n store.Node, gone bool) int {
-		change(m, &m.nodes, store.Event[store.Node]{Item: store.Item[store.Node]{Object: n}, Gone: gone})
+		change(m, &m.nodes, store.Event[store.Node]{Item: store.Item[store.Node]{Object: n}, Deleted: gone})
 		return woken
 	}
 	n := store.Node{ID: "a", Name: "a", Seen: time.Unix(1, 0)}

@@ -251,7 +251,7 @@ func (a *Agent) lost(w *world, id string) bool {
 	}
 	node, _ := w.node(id)
 	h := holder{seen: node.Seen, present: on(presence), lasting: node.Lasting, lasts: on(lasting)}
-	return !a.doubts(w) && a.gone(h)
+	return !a.doubts(w) && a.reclaimable(h)
 }
 
 // giveUp deletes a block of a network that does not exist.
@@ -275,7 +275,7 @@ func (a *Agent) giveUp(ctx context.Context, w *world, b store.Block) error {
 // dropLost deletes a block of a host that is gone by what this host knows, if the store says so, too.
 func (a *Agent) dropLost(ctx context.Context, w *world, b store.Block) error {
 	holderOf, err := a.lookUp(ctx, w)
-	if err != nil || !a.gone(holderOf(b)) {
+	if err != nil || !a.reclaimable(holderOf(b)) {
 		return err
 	}
 	a.opts.Log("network %s was removed, and the host %s with its block %s is gone: deleting the block", b.Network, b.Node, b.Prefix)

@@ -184,10 +184,10 @@ func (a *Agent) apply(ctx context.Context, all bool) (done bool) {
 	settings := a.opts.Settings
 	settings.Exempt = a.exempt.now()
 	p := plan.Make(settings, v.nodes)
-	if v.gone && len(v.nodes) > 0 && p.Ready {
+	if v.unregistered && len(v.nodes) > 0 && p.Ready {
 		p.Problems = append(p.Problems, a.forgotten())
 	}
-	if len(v.nodes) > 0 || v.gone {
+	if len(v.nodes) > 0 || v.unregistered {
 		a.trouble.nodes(a.opts.Node, p.Problems)
 	}
 	err := a.prepare(ctx, p, all)

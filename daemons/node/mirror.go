@@ -28,10 +28,10 @@ type mirror struct {
 	changed func()
 	now     func() time.Time
 
-	mu     sync.Mutex
-	nodes  doubt.Table[plan.Node] // by name
-	gone   bool                   // the API server has no Node of this name
-	synced time.Time              // when the API server last told something that counts
+	mu           sync.Mutex
+	nodes        doubt.Table[plan.Node] // by name
+	unregistered bool                   // the API server has no Node of this name
+	synced       time.Time              // when the API server last told something that counts
 }
 
 var _ cache.TransformingStore = (*mirror)(nil)
@@ -66,8 +66,8 @@ func (m *mirror) put(n plan.Node) (changed bool) {
 		old, _ = m.nodes.Recall(n.Name)
 	}
 	changed = m.nodes.Put(n.Name, n.Recalling(old))
-	if n.Name == m.self && m.gone {
-		m.gone, changed = false, true
+	if n.Name == m.self && m.unregistered {
+		m.unregistered, changed = false, true
 	}
 	return changed
 }
@@ -89,7 +89,7 @@ func (m *mirror) published() (key string, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, known := m.nodes.Get(m.self)
-	return n.Annotations[plan.KeyAnnotation], known && !m.gone && !m.synced.IsZero()
+	return n.Annotations[plan.KeyAnnotation], known && !m.unregistered && !m.synced.IsZero()
 }
 
 // Delete removes a deleted Node, but never this agent's Node, because its pods still run.
@@ -101,7 +101,7 @@ func (m *mirror) Delete(obj any) error {
 	m.mu.Lock()
 	m.synced = m.now()
 	if o.Name == m.self {
-		m.gone = true
+		m.unregistered = true
 	} else {
 		m.nodes.Delete(o.Name)
 	}
@@ -123,8 +123,8 @@ func (m *mirror) Replace(list []any, _ string) error {
 		}
 	}
 	_, whole := reading[m.self]
-	changed = changed || m.gone == whole // this agent's Node has come back, or has vanished
-	if m.gone = !whole; whole {
+	changed = changed || m.unregistered == whole // this agent's Node has come back, or has vanished
+	if m.unregistered = !whole; whole {
 		changed = m.nodes.Replace(reading, false) || changed || m.synced.IsZero() // publish waits for the first answer
 		m.synced = m.now()
 	}
@@ -159,11 +159,11 @@ func (m *mirror) Transformer() cache.TransformFunc {
 
 // view is what a mirror knows at one moment. Nodes are sorted by name.
 type view struct {
-	nodes   []plan.Node             // the missing ones too
-	left    []doubt.Past[plan.Node] // deleted lately
-	missing map[string]time.Time    // since when lists lack a Node
-	gone    bool                    // the API server no longer has this agent's Node
-	synced  time.Time               // when it last sent something
+	nodes        []plan.Node             // the missing ones too
+	left         []doubt.Past[plan.Node] // deleted lately
+	missing      map[string]time.Time    // since when lists lack a Node
+	unregistered bool                    // the API server no longer has this agent's Node
+	synced       time.Time               // when it last sent something
 }
 
 // view returns what is known now. What has been missing for grace is not.
@@ -171,7 +171,7 @@ func (m *mirror) view() view {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.nodes.Expire()
-	v := view{nodes: m.nodes.All(), left: m.nodes.Deleted(), missing: map[string]time.Time{}, gone: m.gone, synced: m.synced}
+	v := view{nodes: m.nodes.All(), left: m.nodes.Deleted(), missing: map[string]time.Time{}, unregistered: m.unregistered, synced: m.synced}
 	for _, p := range m.nodes.Missing() {
 		v.missing[p.Object.Name] = p.At
 	}

@@ -25,8 +25,8 @@ type Call struct {
 	Stderr Stderr
 
 	conn    *net.UnixConn
-	gone    chan struct{} // closed when the output is written or the connection has ended
-	acked   bool          // the plugin process has written the output; valid when gone is closed
+	ended   chan struct{} // closed when the output is written or the connection has ended
+	acked   bool          // the plugin process has written the output; valid when ended is closed
 	settled atomic.Bool   // the plugin process has its answer, and needs nothing else
 }
 
@@ -61,7 +61,7 @@ func (c *Call) Answer(status int, output []byte) error {
 		return fmt.Errorf("answer a plugin process: %w", err)
 	}
 	if len(output) > 0 {
-		if <-c.gone; !c.acked {
+		if <-c.ended; !c.acked {
 			return errUnread
 		}
 	}
@@ -88,7 +88,7 @@ func (c *Call) grow(size int) error {
 
 // watch waits for the plugin process's word that it has written the output, or for its end.
 func (c *Call) watch() {
-	defer close(c.gone)
+	defer close(c.ended)
 	var b [1]byte
 	n, err := c.conn.Read(b[:])
 	c.acked = err == nil && n == 1 && b[0] == written
@@ -128,7 +128,7 @@ func firsts(env []string) (unique []string) {
 // dead reports whether the plugin process has ended. The goroutine that reads may not have noticed it yet.
 func (c *Call) dead() bool {
 	select {
-	case <-c.gone:
+	case <-c.ended:
 		return true
 	default:
 	}

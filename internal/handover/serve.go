@@ -151,7 +151,7 @@ func (s *server) serve(conn *net.UnixConn) {
 			s.log("a call panicked: %v: %s", v, debug.Stack()) // the plugin process finds out that the call is lost
 		}
 	}()
-	c := &Call{conn: conn, Stderr: Stderr{log: s.log}, gone: make(chan struct{})}
+	c := &Call{conn: conn, Stderr: Stderr{log: s.log}, ended: make(chan struct{})}
 	if err := s.check(c); err != nil {
 		s.refuse(err)
 		return

@@ -157,7 +157,7 @@ func (m Member) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	to := move{c: c, link: link, from: unix.RT_TABLE_MAIN, to: int(vrf.Table)}
 	back := move{c: c, link: link, from: int(vrf.Table), to: unix.RT_TABLE_MAIN}
 	undo := func(ctx context.Context) error {
-		return back.around(ctx, func() error { return ignoreGone(c.LinkSetNoMaster(link)) })
+		return back.around(ctx, func() error { return ignoreNotFound(c.LinkSetNoMaster(link)) })
 	}
 	err = to.around(ctx, func() error {
 		if err := c.LinkSetMaster(link, vrf); err != nil {
@@ -199,7 +199,7 @@ func (m Member) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-func ignoreGone(err error) error {
+func ignoreNotFound(err error) error {
 	if nl.IsNotFound(err) {
 		return nil
 	}

@@ -160,7 +160,7 @@ func (c *Conn) try(ctx context.Context) error {
 	}
 	p.generation, p.timeout = generation, c.timeout()
 	if len(p.waiting) > 0 {
-		left, err := c.gone(p.waiting)
+		left, err := c.awaitExpiry(p.waiting)
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("%s was removed and still exists", left[0])
 		}

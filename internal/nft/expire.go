@@ -84,7 +84,7 @@ func (c *Conn) settle() error {
 		c.leaving = nil
 		return nil
 	}
-	left, err := c.gone(c.leaving)
+	left, err := c.awaitExpiry(c.leaving)
 	if err != nil {
 		return err
 	}
@@ -157,9 +157,9 @@ func ticks(read func(clock int32, t *unix.Timespec) error) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// gone waits until the elements no longer exist. gone returns those that still exist at the
+// awaitExpiry waits until the elements no longer exist. It returns those that still exist at the
 // deadline.
-func (c *Conn) gone(elems []Element) ([]Element, error) {
+func (c *Conn) awaitExpiry(elems []Element) ([]Element, error) {
 	deadline := time.Now().Add(expiryDeadline)
 	for {
 		late := time.Now().After(deadline) // before the look: this process may be held up after it

@@ -214,9 +214,9 @@ func (s fastPathState) write(enc *nftables.Conn, devices []string) error {
 // LeaveFastPath returns the work that deletes the set, the flowtable and the chain, if they serve
 // nothing but the given elements. The flows then pass the hooks again. Devices that only these
 // elements needed stay in a flowtable that others need: there the kernel finds no new flow of them.
-func LeaveFastPath(gone ...Element) Extra { return leaveFastPath{gone} }
+func LeaveFastPath(removed ...Element) Extra { return leaveFastPath{removed} }
 
-type leaveFastPath struct{ gone []Element }
+type leaveFastPath struct{ removed []Element }
 
 // String names the flowtable.
 func (leaveFastPath) String() string {
@@ -230,7 +230,7 @@ func (leaveFastPath) Guarded() {}
 func (x leaveFastPath) Merge(next Extra) (Extra, bool) {
 	switch y := next.(type) {
 	case leaveFastPath:
-		return leaveFastPath{append(x.gone[:len(x.gone):len(x.gone)], y.gone...)}, true
+		return leaveFastPath{append(x.removed[:len(x.removed):len(x.removed)], y.removed...)}, true
 	case fastPath:
 		return y, true
 	}
@@ -244,7 +244,7 @@ func (x leaveFastPath) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 		return nil, err
 	}
 	all, err := c.List(SetFastPath)
-	if err != nil || len(minus(all, x.gone)) > 0 {
+	if err != nil || len(minus(all, x.removed)) > 0 {
 		return nil, err
 	}
 	return func(enc *nftables.Conn) error { have.remove(enc); return nil }, nil

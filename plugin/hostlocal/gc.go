@@ -118,13 +118,13 @@ func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Ho
 	return ipam.Stale(tx, keep)
 }
 
-// gone returns a function that reports whether a reservation's attachment is dead (inventory.Judge), so that an ADD may
+// isDead returns a function that reports whether a reservation's attachment is dead (inventory.Judge), so that an ADD may
 // take its address. Our record has the path of the attachment's namespace, and a mark: a later namespace at the path has
 // another one. For an attachment of the reference, libcni's cache has the path. If the path is not known, a reservation
 // from before the last boot is dead, unless a namespace has the address: the time of a file proves the boot only weakly.
 //
 // prior is our record from before this call wrote its own.
-func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
+func isDead(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return spaces.Addresses(r.Session.Paths.Proc) })
 	judge := spaces.Judge(r.Session.Paths)
 	return func(res ipam.Reservation) bool {

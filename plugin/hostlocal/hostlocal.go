@@ -97,7 +97,7 @@ func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Grant, er
 	if err := r.Step("allocate addresses"); err != nil {
 		return nil, err
 	}
-	leases, err := fromStore(ctx, r, p, gone(r, prior))
+	leases, err := fromStore(ctx, r, p, isDead(r, prior))
 	if err != nil {
 		return nil, coded(err)
 	}
@@ -252,7 +252,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 		return spec.Errorf(spec.CodeNotAvailable, "state directory cannot be used: %w", err)
 	}
 	defer tx.Close()
-	return coded(ipam.Status(tx, p.sets, gone(r, nil)))
+	return coded(ipam.Status(tx, p.sets, isDead(r, nil)))
 }
 
 // readResolvConf reads the file that the option resolvConf names.

@@ -219,7 +219,7 @@ func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 			return spec.Invalid("%w", &TakenError{Want: taken.Want, Holder: o.rec, owner: o.name}).
 				WithDetails("%s; the other's mapping is %s", taken.Want, taken.Have)
 		}
-		env.Warn(fmt.Errorf("took over %s, %s", taken.Have, o.gone()))
+		env.Warn(fmt.Errorf("took over %s, %s", taken.Have, o.whyReplaceable()))
 		return nil
 	}, c.Element.Element)
 	return nil, nil
@@ -271,8 +271,8 @@ type holder struct {
 	alive bool
 }
 
-// gone says why another attachment may take over the holder's port.
-func (h holder) gone() string {
+// whyReplaceable says why another attachment may take over the holder's port.
+func (h holder) whyReplaceable() string {
 	if h.name == "" {
 		return "which is no attachment's"
 	}

@@ -117,7 +117,7 @@ func (m relocated) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo
 type way struct {
 	to      netip.Addr
 	by, now string // interface at the ADD, and now; "" if there is no route
-	gone    bool   // the interface of the ADD no longer exists
+	deleted bool   // the interface of the ADD no longer exists
 }
 
 // asRecorded sets the plan's interface to the one in the record. If another attachment got the
@@ -139,7 +139,7 @@ func (p *plan) asRecorded(k *kernel.Kernel, env *netstate.Env, rec *record.Recor
 	w := way{to: p.routed().Addr(), by: ways[0], now: p.route}
 	p.route, p.port = w.by, ""
 	if _, err := env.Link(netstate.Host, w.by); nl.IsNotFound(err) {
-		p.route, w.gone = "", true
+		p.route, w.deleted = "", true
 	}
 	return netstate.State{w}
 }
@@ -158,7 +158,7 @@ func (w way) Diff(context.Context, *netstate.Env) (string, error) {
 	case "":
 		return fmt.Sprintf("the host does not reach %s, which was behind %s", w.to, w.by), nil
 	}
-	if w.gone {
+	if w.deleted {
 		return fmt.Sprintf("127.0.0.1 does not reach published ports: the way to %s was %s, which is gone, and is %s now (run patchbay repair)", w.to, w.by, w.now), nil
 	}
 	return fmt.Sprintf("the host reaches %s by %s instead of %s", w.to, w.now, w.by), nil

@@ -55,7 +55,7 @@ func compile(conf *Conf, link string, list []source, have []netlink.Route) (s ne
 	hints := conf.hints(link, list)
 	for _, r := range have {
 		if !slices.ContainsFunc(hints, func(h route) bool { return h.is(r) }) {
-			s = append(s, route{link: link, gone: true, msg: r})
+			s = append(s, route{link: link, absent: true, msg: r})
 		}
 	}
 	for _, h := range hints {
@@ -211,13 +211,13 @@ func rulesFrom(rules []netlink.Rule, src netip.Addr) (out []rule) {
 
 func single(a netip.Addr) *net.IPNet { return nl.IPNet(netip.PrefixFrom(a, a.BitLen())) }
 
-// route is a route of the link as the kernel returned it. Ensure adds it to its table or, if gone
+// route is a route of the link as the kernel returned it. Ensure adds it to its table or, if absent
 // is set, removes it. If beside is set, other links may have routes to the same destination, and
 // this route comes after them.
 type route struct {
-	link         string
-	gone, beside bool
-	msg          netlink.Route
+	link           string
+	absent, beside bool
+	msg            netlink.Route
 }
 
 // is reports whether r is the same route, whatever program made it.
@@ -229,7 +229,7 @@ func (o route) String() string {
 	var b strings.Builder
 	b.WriteString("sandbox: ip route ")
 	switch {
-	case o.gone:
+	case o.absent:
 		b.WriteString("del")
 	case o.beside:
 		b.WriteString("append")
@@ -261,7 +261,7 @@ func (o route) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 		o.msg.LinkIndex = link.Attrs().Index
 	}
 	switch {
-	case o.gone:
+	case o.absent:
 		return o.take(env.Sandbox)
 	case o.beside:
 		return o.join(env.Sandbox, link)

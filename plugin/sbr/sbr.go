@@ -178,7 +178,7 @@ func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 		return rulesOnly(list)
 	}
 	for _, o := range compile(conf, r.IfName, list, promised(r.Prev(), list)) {
-		if o, ok := o.(route); ok && o.gone {
+		if o, ok := o.(route); ok && o.absent {
 			continue
 		}
 		s = append(s, o)

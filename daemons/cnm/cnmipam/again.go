@@ -73,7 +73,7 @@ func (k *Keeper) replay(ctx context.Context, s *State) error {
 	}
 	for _, p := range s.Pools {
 		err := k.repeat(ctx, s, p)
-		if cnm.Gone(err) {
+		if cnm.Unanswered(err) {
 			return remote.Error(err)
 		}
 		if err != nil { // the driver still knows the pool
@@ -205,7 +205,7 @@ func (k *Keeper) giveOne(ctx context.Context, c *cnm.Client, p *Pool) error {
 // answered turns an error that the driver answered into a warning. If delIgnoreUnreachable is
 // set, answered does the same if the driver did not answer.
 func (k *Keeper) answered(err error) error {
-	if err == nil || cnm.Gone(err) && !k.conf.DelIgnoreUnreachable {
+	if err == nil || cnm.Unanswered(err) && !k.conf.DelIgnoreUnreachable {
 		return err
 	}
 	kernel.Warn(k.r, err)

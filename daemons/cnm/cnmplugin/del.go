@@ -100,7 +100,9 @@ func (w *work) end(ctx context.Context, a *remote.DriverState) (done bool, err e
 	return w.done(unreached), w.finish(a, unreached)
 }
 
-func (w *work) done(unreached error) bool { return w.conf.DelIgnoreUnreachable || !cnm.Gone(unreached) }
+func (w *work) done(unreached error) bool {
+	return w.conf.DelIgnoreUnreachable || !cnm.Unanswered(unreached)
+}
 
 func (w *work) finish(a *remote.DriverState, unreached error) error {
 	return w.state.Finish(w.r, name, a, unreached, w.conf.DelIgnoreUnreachable)

@@ -149,7 +149,7 @@ func (w *work) create(ctx context.Context) error {
 		return lerr
 	}
 	kernel.Warn(w.r, err)
-	if derr := w.client.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: w.net.Request.NetworkID}); cnm.Gone(derr) {
+	if derr := w.client.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: w.net.Request.NetworkID}); cnm.Unanswered(derr) {
 		return derr
 	}
 	if err = w.client.CreateNetwork(ctx, w.net.Request); cnm.SaysExists(err) {
@@ -161,7 +161,7 @@ func (w *work) create(ctx context.Context) error {
 // giveUp removes the record of a network that the driver refused, and frees what was allocated
 // for it. If the driver did not answer, giveUp does nothing: the next ADD asks again.
 func (w *work) giveUp(ctx context.Context, failed error) error {
-	if cnm.Gone(failed) {
+	if cnm.Unanswered(failed) {
 		return nil
 	}
 	errs := []error{w.free(ctx, w.client, w.net), w.state.Remove(remote.Networks, w.r.Network)}

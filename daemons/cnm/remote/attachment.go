@@ -291,7 +291,7 @@ func (d *Dir) claim(r *plugin.Request, pluginName string, a *DriverState) *Drive
 // driver could not be reached, unreached says why, and the record stays for later. Finish returns
 // only errors of this program.
 func (d *Dir) Finish(r *plugin.Request, pluginName string, a *DriverState, unreached error, forget bool) error {
-	if !cnm.Gone(unreached) || forget {
+	if !cnm.Unanswered(unreached) || forget {
 		if unreached != nil {
 			kernel.Warn(r, unreached)
 		}

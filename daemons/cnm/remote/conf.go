@@ -170,7 +170,7 @@ func Ready(ctx context.Context, c *cnm.Client, service string) error {
 // Answered returns the error. If the driver does not have the method, Answered gives neither a
 // warning nor an error.
 func Answered(r *plugin.Request, err error) error {
-	if err == nil || cnm.Gone(err) {
+	if err == nil || cnm.Unanswered(err) {
 		return err
 	}
 	if !errors.Is(err, cnm.ErrNotImplemented) {

@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// ErrGone means that the namespace or the interface no longer exists, or that another one has its
+// ErrRemoved means that the namespace or the interface no longer exists, or that another one has its
 // name.
-var ErrGone = errors.New("the interface is gone")
+var ErrRemoved = errors.New("the interface is gone")
 
 // Place is one interface in a container's namespace. Each exchange with a server opens the
 // namespace and closes it again, because an open socket or descriptor would keep the namespace of
@@ -45,7 +45,7 @@ func Find(proc, path, ifName string) (*Place, error) {
 	defer conn.Close()
 	link, err := conn.Link(ifName)
 	if err != nil {
-		return nil, fmt.Errorf("error looking up %q: %w", ifName, goneOr(err))
+		return nil, fmt.Errorf("error looking up %q: %w", ifName, orRemoved(err))
 	}
 	p.Index = link.Attrs().Index
 	if link.Attrs().Flags&net.FlagUp == 0 {
@@ -56,10 +56,10 @@ func Find(proc, path, ifName string) (*Place, error) {
 	return p, nil
 }
 
-// goneOr returns ErrGone if err says that an object does not exist. Otherwise it returns err.
-func goneOr(err error) error {
+// orRemoved returns ErrRemoved if err says that an object does not exist. Otherwise it returns err.
+func orRemoved(err error) error {
 	if netns.Gone(err) || nl.IsNotFound(err) {
-		return fmt.Errorf("%w: %w", ErrGone, err)
+		return fmt.Errorf("%w: %w", ErrRemoved, err)
 	}
 	return err
 }
@@ -81,7 +81,7 @@ func sameCookie(a, b uint64) bool { return a == b || a == 0 || b == 0 }
 func open(path string) (*netns.NS, netns.ID, error) {
 	ns, err := netns.Open(path)
 	if err != nil {
-		return nil, netns.ID{}, goneOr(err)
+		return nil, netns.ID{}, orRemoved(err)
 	}
 	id, err := ns.ID()
 	if err != nil {
@@ -94,7 +94,7 @@ func open(path string) (*netns.NS, netns.ID, error) {
 func (p *Place) open() (*netns.NS, error) {
 	ns, id, err := open(p.NetNS)
 	if err == nil && (id != p.ID || !sameCookie(p.Cookie, cookieOf(ns))) {
-		return nil, errors.Join(fmt.Errorf("%w: %s is another namespace now", ErrGone, p.NetNS), ns.Close())
+		return nil, errors.Join(fmt.Errorf("%w: %s is another namespace now", ErrRemoved, p.NetNS), ns.Close())
 	}
 	return ns, err
 }
@@ -123,7 +123,7 @@ func (p *Place) with(fn func(*nl.Conn, netlink.Link) error) error {
 	defer conn.Close()
 	link, err := conn.LinkAt(p.Index)
 	if err != nil {
-		return fmt.Errorf("look up %s: %w", p.IfName, goneOr(err))
+		return fmt.Errorf("look up %s: %w", p.IfName, orRemoved(err))
 	}
 	return fn(conn, link)
 }

@@ -81,16 +81,16 @@ func TestGone(t *testing.T) {
 	}
 	dhcptest.Unplug(t, ns)
 	dhcptest.Plug(t, "br0", ns) // another interface of that name
-	if err := p.Look(); !errors.Is(err, client.ErrGone) {
+	if err := p.Look(); !errors.Is(err, client.ErrRemoved) {
 		q, _ := client.Find("/proc", ns, "eth0")
 		t.Errorf("%v: %+v, now %+v", err, p, q)
 	}
-	if _, err := client.Find("/proc", "/run/netns/absent", "eth0"); !errors.Is(err, client.ErrGone) {
+	if _, err := client.Find("/proc", "/run/netns/absent", "eth0"); !errors.Is(err, client.ErrRemoved) {
 		t.Error(err)
 	}
 	other := *p
 	other.ID.Ino++
-	if err := other.Look(); !errors.Is(err, client.ErrGone) {
+	if err := other.Look(); !errors.Is(err, client.ErrRemoved) {
 		t.Error(err)
 	}
 }
@@ -107,7 +107,7 @@ func TestPlaceOfAnotherNamespace(t *testing.T) {
 	}
 	former := *p
 	former.Cookie++
-	if err := former.Look(); !errors.Is(err, client.ErrGone) || p.Same(&former) {
+	if err := former.Look(); !errors.Is(err, client.ErrRemoved) || p.Same(&former) {
 		t.Errorf("a former namespace counts as this one: %v", err)
 	}
 	former.Cookie = 0 // as a keeper of an earlier release stored it

@@ -108,7 +108,7 @@ func toServer(p *Place, src netip.Prefix) (*conn, error) {
 		lc := net.ListenConfig{Control: func(_, _ string, s syscall.RawConn) error { return bind(s, p.Index) }}
 		return lc.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(src.Addr(), nclient4.ClientPort).String())
 	})
-	if err == nil || errors.Is(err, ErrGone) {
+	if err == nil || errors.Is(err, ErrRemoved) {
 		return c, err
 	}
 	return broadcast(p, src) // another client has the port without SO_REUSEADDR

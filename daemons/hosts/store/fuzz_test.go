@@ -41,7 +41,7 @@ func readAgain[T Object](t *testing.T, k kind[T], key string, data []byte) {
 		}
 		return
 	}
-	gone, err := k.gone(key)
+	gone, err := k.deleted(key)
 	if err != nil || gone.Key() != key {
 		t.Fatalf("%s %q can be stored, but not go: %v", k.one, key, err)
 	}

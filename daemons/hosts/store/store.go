@@ -111,10 +111,10 @@ type Item[T Object] struct {
 	Revision Revision
 }
 
-// Event is one change. If the object was deleted, only the fields of its key are certain.
+// Event is one change. If Deleted is set, only the fields of the object's key are certain.
 type Event[T Object] struct {
 	Item[T]
-	Gone bool
+	Deleted bool
 }
 
 // Table holds all objects of one kind. The names in a key consist of ASCII letters, digits and

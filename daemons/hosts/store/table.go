@@ -19,10 +19,10 @@ type Row struct {
 	Revision Revision
 }
 
-// Change is an event as an engine delivers it. A deleted row needs no data.
+// Change is an event as an engine delivers it. If Deleted is set, the row needs no data.
 type Change struct {
 	Row
-	Gone bool
+	Deleted bool
 }
 
 // Rows is a table as an engine implements it. Its methods work like Table's. Their errors need not
@@ -122,7 +122,7 @@ func (t table[T]) Update(ctx context.Context, object T, at Revision) (_ Revision
 
 // data encodes an object. If decode would refuse the object, data refuses it.
 func (t table[T]) data(key string, object T) ([]byte, error) {
-	if _, err := t.kind.gone(key); err != nil {
+	if _, err := t.kind.deleted(key); err != nil {
 		return nil, err
 	}
 	return encode(object)
@@ -152,15 +152,15 @@ func (t table[T]) Watch(ctx context.Context, after Revision) iter.Seq2[Event[T],
 }
 
 func (t table[T]) event(change Change) (event Event[T], err error) {
-	if change.Gone {
-		event.Object, err = t.kind.gone(change.Key)
+	if change.Deleted {
+		event.Object, err = t.kind.deleted(change.Key)
 		if err != nil {
 			err = fmt.Errorf("%w: %w", ErrUnreadable, err)
 		}
 	} else {
 		event.Object, err = t.kind.decode(change.Key, change.Data)
 	}
-	event.Revision, event.Gone = change.Revision, change.Gone
+	event.Revision, event.Deleted = change.Revision, change.Deleted
 	return event, err
 }
 

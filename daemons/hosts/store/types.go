@@ -250,8 +250,8 @@ func (k kind[T]) decode(key string, data []byte) (object T, err error) {
 	return object, nil
 }
 
-// gone returns a deleted object, which has only the fields of its key, or ErrName.
-func (k kind[T]) gone(key string) (object T, err error) {
+// deleted returns a deleted object, which has only the fields of its key, or ErrName.
+func (k kind[T]) deleted(key string) (object T, err error) {
 	names, err := k.names(key)
 	if err == nil {
 		object, err = k.blank(names)

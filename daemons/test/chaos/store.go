@@ -121,7 +121,7 @@ func (s *Store) commit(table, key string, r row, gone bool) store.Revision {
 	} else {
 		s.rows[table+"/"+key] = r
 	}
-	s.log = append(s.log, change{table, store.Change{Row: store.Row{Key: key, Data: r.data, Revision: store.At(s.rev)}, Gone: gone}, s.rev})
+	s.log = append(s.log, change{table, store.Change{Row: store.Row{Key: key, Data: r.data, Revision: store.At(s.rev)}, Deleted: gone}, s.rev})
 	return store.At(s.rev)
 }
 

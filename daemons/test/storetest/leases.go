@@ -69,7 +69,7 @@ func (s *suite) leaseOfMany() {
 		told := 0
 		for e, err := range s.s.Entries().Watch(s.ctx, at) {
 			s.must(err)
-			if !e.Gone {
+			if !e.Deleted {
 				s.Errorf("%q came", e.Object.Key())
 			}
 			at = e.Revision

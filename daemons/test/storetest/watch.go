@@ -17,7 +17,7 @@ import (
 
 // seen returns an event in the form that tests compare.
 func seen[T store.Object](e store.Event[T]) string {
-	if e.Gone {
+	if e.Deleted {
 		return "-" + e.Object.Key()
 	}
 	return "+" + e.Object.Key() + "@" + string(e.Revision)

@@ -158,12 +158,12 @@ func (l leftovers) natChain(entry string) func(*nft.Conn, nft.Ref) ([]step, erro
 		}
 		t := &nftables.Table{Name: ref.Table, Family: ref.Family}
 		entries := slices.DeleteFunc(rules, func(r nft.Rule) bool { return !r.JumpsTo(ref.Chain) })
-		gone := entries
+		removed := entries
 		if entry == chainPostrouting {
-			gone = slices.DeleteFunc(slices.Clone(entries), func(r nft.Rule) bool { return !l.mine(r) })
+			removed = slices.DeleteFunc(slices.Clone(entries), func(r nft.Rule) bool { return !l.mine(r) })
 		}
-		todo := deleteRules(t, entry, gone)
-		if len(gone) == len(entries) {
+		todo := deleteRules(t, entry, removed)
+		if len(removed) == len(entries) {
 			todo = append(todo, dropChain(t, ref.Chain)...)
 		}
 		return todo, nil

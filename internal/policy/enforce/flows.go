@@ -23,7 +23,7 @@ import (
 // node concerns no address.
 func (w *wanted) concerned(t touched) map[netip.Addr]bool {
 	addrs, parts, against := make(map[netip.Addr]bool), maps.Clone(t.chains), w.against()
-	for set, list := range t.gone {
+	for set, list := range t.removed {
 		concern(set, list, addrs, parts)
 	}
 	for set, list := range t.added {

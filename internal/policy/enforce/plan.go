@@ -24,8 +24,8 @@ type plan struct {
 
 // touched is what the switch of a plan changes: chains that get other rules, and what each set loses and gets.
 type touched struct {
-	chains      map[string]bool
-	gone, added map[string][]element
+	chains         map[string]bool
+	removed, added map[string][]element
 }
 
 // step is a part of a transaction.
@@ -88,11 +88,11 @@ func (p *plan) compareSets(before *state, after *wanted, same func(string) bool)
 			p.prepare = append(p.prepare, fill)
 			continue
 		}
-		gone, added, err := p.compareElements(name, before, after)
+		removed, added, err := p.compareElements(name, before, after)
 		if err != nil {
 			return err
 		}
-		removals = append(removals, removeElements(name, gone)...)
+		removals = append(removals, removeElements(name, removed)...)
 		additions = append(additions, after.addElements(name, added)...)
 	}
 	p.switchOver = slices.Concat(removals, additions)
@@ -101,7 +101,7 @@ func (p *plan) compareSets(before *state, after *wanted, same func(string) bool)
 
 // compareElements returns what a set loses and gets. It makes a map from pods to chains if there is
 // none yet.
-func (p *plan) compareElements(name string, before *state, after *wanted) (gone, added []element, err error) {
+func (p *plan) compareElements(name string, before *state, after *wanted) (removed, added []element, err error) {
 	var have []element
 	if before.sets[name] {
 		have, err = before.elements(name)
@@ -112,24 +112,24 @@ func (p *plan) compareElements(name string, before *state, after *wanted) (gone,
 		return nil, nil, err
 	}
 	want, err := after.elements(name)
-	gone, added = differences(have, want, element.compare)
-	p.touched.gone[name], p.touched.added[name] = gone, added
-	return gone, added, err
+	removed, added = differences(have, want, element.compare)
+	p.touched.removed[name], p.touched.added[name] = removed, added
+	return removed, added, err
 }
 
 // differences returns what is only in the first and what is only in the second of two sorted lists.
-func differences[T any](have, want []T, compare func(a, b T) int) (gone, added []T) {
+func differences[T any](have, want []T, compare func(a, b T) int) (removed, added []T) {
 	for len(have) > 0 && len(want) > 0 {
 		switch c := compare(have[0], want[0]); {
 		case c < 0:
-			gone, have = append(gone, have[0]), have[1:]
+			removed, have = append(removed, have[0]), have[1:]
 		case c > 0:
 			added, want = append(added, want[0]), want[1:]
 		default:
 			have, want = have[1:], want[1:]
 		}
 	}
-	return append(gone, have...), append(added, want...)
+	return append(removed, have...), append(added, want...)
 }
 
 // byDepth returns the names of the chains, each after those to which it jumps.
@@ -151,9 +151,9 @@ func (p *plan) compareChains(before *state, after *wanted) {
 			p.touched.chains[name] = true
 		}
 	}
-	gone := missing(before.chains, after.chains)
-	order.Stable(gone, func(a, b string) int { return depth(b) - depth(a) })
-	for _, name := range gone {
+	removed := missing(before.chains, after.chains)
+	order.Stable(removed, func(a, b string) int { return depth(b) - depth(a) })
+	for _, name := range removed {
 		p.clean = append(p.clean, deleteChain(name))
 	}
 }

@@ -195,10 +195,10 @@ func (x *addressIndex) of(s *policy.Set, family int) (out []element) {
 // same ones if it has the same identities, none of which gets or loses an address. A set of ports always has.
 func sameSets(before, after *policy.Program) func(set string) bool {
 	moved := make(map[policy.Number]bool)
-	gone, added := differences(before.Addresses, after.Addresses, func(a, b policy.Address) int {
+	removed, added := differences(before.Addresses, after.Addresses, func(a, b policy.Address) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Identity, b.Identity))
 	})
-	for _, a := range append(gone, added...) {
+	for _, a := range append(removed, added...) {
 		moved[a.Identity] = true
 	}
 	members := make(map[string][]policy.Number)

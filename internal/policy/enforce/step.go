@@ -177,8 +177,8 @@ func deleteSet(name string) step {
 	}}
 }
 
-func removeElements(set string, gone []element) (steps []step) {
-	for part := range slices.Chunk(gone, perMessage(set)) {
+func removeElements(set string, elements []element) (steps []step) {
+	for part := range slices.Chunk(elements, perMessage(set)) {
 		what := "remove " + count(part) + " from " + set
 		steps = append(steps, step{what, 1, func(enc *nftables.Conn) error {
 			return enc.SetDeleteElements(setOf(set), encoded(set, part, nil))

@@ -209,7 +209,7 @@ func watched(ctx context.Context, t store.Table[store.Network], after store.Revi
 				keys <- "compacted"
 			case err != nil:
 				keys <- err.Error()
-			case e.Gone:
+			case e.Deleted:
 				keys <- "-" + e.Object.Name
 			default:
 				keys <- "+" + e.Object.Name

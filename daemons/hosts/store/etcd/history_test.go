@@ -170,7 +170,7 @@ func follow(ctx context.Context, t store.Table[store.Network], has chan string) 
 			if err != nil {
 				break
 			}
-			if delete(now, e.Object.Name); !e.Gone {
+			if delete(now, e.Object.Name); !e.Deleted {
 				now[e.Object.Name] = true
 			}
 			publish(has, now)

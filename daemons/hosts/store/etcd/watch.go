@@ -157,9 +157,9 @@ func (w *watch) deliver(ctx context.Context, response clientv3.WatchResponse) er
 // the last of these events has a revision from which a watch can continue; the others have the
 // revision before.
 func change(e *clientv3.Event, prefix string, last bool) store.Change {
-	c := store.Change{Gone: e.Type == mvccpb.DELETE}
+	c := store.Change{Deleted: e.Type == mvccpb.DELETE}
 	at := e.Kv.ModRevision
-	if c.Gone && !last {
+	if c.Deleted && !last {
 		at--
 	}
 	c.Row = store.Row{Key: strings.TrimPrefix(string(e.Kv.Key), prefix), Data: e.Kv.Value, Revision: store.At(at)}
