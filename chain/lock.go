@@ -134,7 +134,7 @@ func (rt *Runtime) lock(ctx context.Context, name string, o flock.Options) (rele
 	}
 	o.Create, o.Write = lockMode, true
 	fd, err := flock.At(ctx, path, o)
-	var held *flock.HeldError
+	var held *flock.LockedError
 	switch {
 	case errors.As(err, &held):
 		return nil, spec.Errorf(spec.CodeTryAgain, "wait for %s: %w", path, held.Cause).WithDetails("%s", held.Holder)

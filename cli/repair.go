@@ -110,7 +110,7 @@ func (r *repairer) run(ctx context.Context) error {
 	_, facts, err := r.dir.Facts()
 	errs = append(errs, err)
 	for _, f := range facts {
-		errs = append(errs, r.dir.WhileHeld(ctx, f.Name, func(f record.Fact) error { return r.fact(ctx, f) }))
+		errs = append(errs, r.dir.WithFact(ctx, f.Name, func(f record.Fact) error { return r.fact(ctx, f) }))
 	}
 	records, torn, err := r.dir.Scan("")
 	errs = append(errs, err)

@@ -78,14 +78,14 @@ func (t *Tx) reservation(e entry, o Holder) Reservation {
 // owner's id and interface name. If there are none, it looks for files of a host-local before
 // 0.7, which hold only the container id.
 func (t *Tx) Held(o Holder) ([]Reservation, error) {
-	held, err := t.heldBy(o.content(), o)
+	held, err := t.reservedBy(o.content(), o)
 	if err == nil && len(held) == 0 {
-		held, err = t.heldBy(o.ID, Holder{ID: o.ID})
+		held, err = t.reservedBy(o.ID, Holder{ID: o.ID})
 	}
 	return held, err
 }
 
-func (t *Tx) heldBy(content string, o Holder) ([]Reservation, error) {
+func (t *Tx) reservedBy(content string, o Holder) ([]Reservation, error) {
 	k := keyOf(content)
 	found, err := t.index.find(k)
 	if err == nil {

@@ -105,7 +105,7 @@ func bindDir(dir string) error {
 // lock waits for the lock of a directory. A process holds this lock only for the time of one mount.
 func lock(fd int) error {
 	err := flock.On(context.Background(), fd, flock.Options{Patience: lockTime})
-	var held *flock.HeldError
+	var held *flock.LockedError
 	if errors.As(err, &held) {
 		return fmt.Errorf("lock: another process, which lslocks(8) names, has kept it for %v: %w", lockTime, err)
 	}

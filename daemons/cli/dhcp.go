@@ -95,6 +95,6 @@ func (c *dhcpCommand) serve(l net.Listener) error {
 	}
 	k.Adopt(left)
 	defer context.AfterFunc(c.app.ctx, func() { l.Close() })() //nolint:errcheck // Serve reports the error
-	logger.Printf("keeping %d leases, listening on %s", k.Held(), l.Addr())
+	logger.Printf("keeping %d leases, listening on %s", k.Attachments(), l.Addr())
 	return k.Serve(l)
 }

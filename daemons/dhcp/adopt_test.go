@@ -60,7 +60,7 @@ func TestAdopt(t *testing.T) {
 	}
 	w.keeper.Adopt(list[1:]) // the cache names an address that the interface does not have
 	w.keeper.Adopted()
-	if w.keeper.Held() != 0 {
+	if w.keeper.Attachments() != 0 {
 		t.Error("a lease for nobody")
 	}
 	w.keeper.Adopt(list)

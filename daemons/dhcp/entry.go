@@ -40,7 +40,7 @@ type entry struct {
 
 // address is an address that one protocol has granted to an entry.
 type address struct {
-	*held
+	*storedAddress
 	name  string // for the log
 	proto client.Protocol
 	grant *client.Lease // nil if no address is granted now
@@ -51,10 +51,10 @@ func (k *Keeper) newEntry(r *leaseFile) *entry {
 	e.ctx, e.stop = context.WithCancel(k.ctx)
 	if r.V4 != nil {
 		v4 := &client.V4{ID: e.String(), Options: r.Options, Priority: r.Priority, Broadcast: k.opts.Broadcast}
-		e.addrs = append(e.addrs, &address{held: r.V4, name: "DHCPv4", proto: v4})
+		e.addrs = append(e.addrs, &address{storedAddress: r.V4, name: "DHCPv4", proto: v4})
 	}
 	if r.V6 != nil {
-		e.addrs = append(e.addrs, &address{held: r.V6, name: "DHCPv6", proto: &client.V6{ID: e.String()}})
+		e.addrs = append(e.addrs, &address{storedAddress: r.V6, name: "DHCPv6", proto: &client.V6{ID: e.String()}})
 	}
 	return e
 }

@@ -111,8 +111,8 @@ func (k *Keeper) Close() {
 	}
 }
 
-// Held returns how many attachments have leases or are requesting them.
-func (k *Keeper) Held() int {
+// Attachments returns how many attachments have leases or are requesting them.
+func (k *Keeper) Attachments() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.entries)
@@ -181,10 +181,10 @@ func (k *Keeper) request(a *dhcprpc.Args) (*leaseFile, error) {
 		Begun: time.Now().Round(0), Options: *opts, Priority: conf.Priority,
 	}
 	if conf.V4() {
-		r.V4 = new(held)
+		r.V4 = new(storedAddress)
 	}
 	if conf.DHCPv6 {
-		r.V6 = new(held)
+		r.V6 = new(storedAddress)
 	}
 	return r, nil
 }

@@ -171,7 +171,7 @@ func TestInterfaceGone(t *testing.T) {
 	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
 	w.add("")
 	dhcptest.Unplug(t, w.ns)
-	w.passes("the lease is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
+	w.passes("the lease is dropped", func() bool { return w.keeper.Attachments() == 0 && w.files() == 0 })
 	if _, err := w.keeper.Check(t.Context(), w.args("c1", "")); !errors.Is(err, dhcp.ErrUnknown) {
 		t.Error(err)
 	}
@@ -199,7 +199,7 @@ func TestNobodyAnswers(t *testing.T) {
 	if _, err := w.keeper.Allocate(ctx, w.args("c1", "")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the caller went: %v", err)
 	}
-	if w.keeper.Held() != 0 || w.files() != 0 {
+	if w.keeper.Attachments() != 0 || w.files() != 0 {
 		t.Error("something is kept")
 	}
 }
@@ -236,7 +236,7 @@ func TestReleaseDuringAllocate(t *testing.T) {
 		_, err := w.keeper.Allocate(context.Background(), w.args("c1", ""))
 		failed <- err
 	}()
-	dhcptest.Eventually(t, "the ADD has begun", func() bool { return w.keeper.Held() == 1 })
+	dhcptest.Eventually(t, "the ADD has begun", func() bool { return w.keeper.Attachments() == 1 })
 	w.del()
 	if err := <-failed; err == nil {
 		t.Error("the ADD succeeded")
@@ -254,8 +254,8 @@ func TestLateRelease(t *testing.T) {
 	if err := late(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if w.files() != 1 || w.keeper.Held() != 1 {
-		t.Errorf("%d leases on disk, %d held", w.files(), w.keeper.Held())
+	if w.files() != 1 || w.keeper.Attachments() != 1 {
+		t.Errorf("%d leases on disk, %d held", w.files(), w.keeper.Attachments())
 	}
 }
 
@@ -277,8 +277,8 @@ func TestCollect(t *testing.T) {
 		{earlier, 2}, {`{"name":"net"}`, 2}, {`{"name":"other","cni.dev/valid-attachments":[]}`, 2},
 		{`{"name":"net","cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]}`, 1}, {`{"name":"net","cni.dev/valid-attachments":[]}`, 0},
 	} {
-		if err := w.keeper.Collect(t.Context(), &dhcprpc.Args{StdinData: []byte(tc.conf)}); err != nil || w.keeper.Held() != tc.left {
-			t.Errorf("%s: %d left, %v", tc.conf, w.keeper.Held(), err)
+		if err := w.keeper.Collect(t.Context(), &dhcprpc.Args{StdinData: []byte(tc.conf)}); err != nil || w.keeper.Attachments() != tc.left {
+			t.Errorf("%s: %d left, %v", tc.conf, w.keeper.Attachments(), err)
 		}
 	}
 	dhcptest.Eventually(t, "both are released", func() bool { return s.Count("DHCPRELEASE") >= 2 })

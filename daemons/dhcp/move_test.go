@@ -78,7 +78,7 @@ func TestMovedAway(t *testing.T) {
 	}
 	moved := w.clock.Since()
 	w.restart()
-	w.passes("it is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
+	w.passes("it is dropped", func() bool { return w.keeper.Attachments() == 0 && w.files() == 0 })
 	if took := w.clock.Since() - moved; took < dhcp.AwayTime-time.Minute {
 		t.Errorf("after %v", took)
 	}

@@ -40,12 +40,12 @@ type leaseFile struct {
 
 	Options  dhcprpc.Options `json:"options"`
 	Priority int             `json:"priority,omitempty"`
-	V4       *held           `json:"v4,omitempty"`
-	V6       *held           `json:"v6,omitempty"`
+	V4       *storedAddress  `json:"v4,omitempty"`
+	V6       *storedAddress  `json:"v6,omitempty"`
 }
 
-// held is one address.
-type held struct {
+// storedAddress is one address.
+type storedAddress struct {
 	Raw   []byte        `json:"raw,omitempty"` // the server's message; empty if the address was lost
 	Since time.Duration `json:"since"`         // CLOCK_BOOTTIME of the grant
 	// Lost means that the address was on the interface when it expired or was refused. The next

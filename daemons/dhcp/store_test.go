@@ -21,7 +21,7 @@ func recordOf(id string) *leaseFile {
 		Owner: owner.Of("net", id, "eth0"), Network: "net", ContainerID: id, IfName: "eth0",
 		Place:   client.Place{NetNS: "/run/netns/x", ID: netns.ID{Dev: 4, Ino: 5}, IfName: "eth0", Index: 7},
 		Options: dhcprpc.Options{Provide: []dhcprpc.Option{{Code: 12, Value: []byte("web")}}, Request: []uint8{1, 3}}, Priority: 9,
-		V4: &held{Raw: []byte{1, 2}, Since: 77}, V6: &held{Lost: true},
+		V4: &storedAddress{Raw: []byte{1, 2}, Since: 77}, V6: &storedAddress{Lost: true},
 	}
 }
 

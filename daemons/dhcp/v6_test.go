@@ -48,7 +48,7 @@ func TestV6Missing(t *testing.T) {
 		t.Error(err)
 	}
 	s.WaitFor("DHCPRELEASE")
-	if w.keeper.Held() != 0 || w.files() != 0 {
+	if w.keeper.Attachments() != 0 || w.files() != 0 {
 		t.Error("something is kept")
 	}
 }

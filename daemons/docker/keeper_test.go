@@ -49,7 +49,7 @@ func (k *keeper) renews(times int) {
 // look for an interface again.
 func (k *keeper) ended() {
 	k.Helper()
-	if n := k.Held(); n > 0 {
+	if n := k.Attachments(); n > 0 {
 		k.Errorf("%d leases are held", n)
 	}
 	dhcptest.Eventually(k, "no goroutine sleeps", func() bool { return k.clock.Asleep() == 0 })

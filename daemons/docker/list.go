@@ -282,7 +282,7 @@ func (d *Driver) checkInternal(n *network, e *state.Endpoint) error {
 		return nil
 	}
 	for _, link := range e.Result.Interfaces {
-		if link.Sandbox == "" && record.New(d.opts.Paths.Run).Stands(record.InternalFact(link.Name)) {
+		if link.Sandbox == "" && record.New(d.opts.Paths.Run).HasHolder(record.InternalFact(link.Name)) {
 			return nil
 		}
 	}

@@ -33,10 +33,10 @@ const Patience = time.Second
 // locks holds the locked files of a Dir by path, the version of each file that the Dir has seen,
 // and the directories that Guard has checked.
 type locks struct {
-	mu      sync.Mutex
-	held    map[string]int // file descriptors
-	stood   map[string]Version
-	checked []string
+	mu       sync.Mutex
+	fds      map[string]int // file descriptors
+	versions map[string]Version
+	checked  []string
 }
 
 // Busy reports whether another process has locked the record now.
@@ -69,10 +69,10 @@ func (d *Dir) UnlockAll(network string, o owner.Key) {
 func (d *Dir) Close() {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
-	for _, fd := range d.locks.held {
+	for _, fd := range d.locks.fds {
 		unix.Close(fd) //nolint:errcheck // read only, or written already
 	}
-	d.locks.held = nil
+	d.locks.fds = nil
 }
 
 // LockFile locks a file. If another process has the lock, it returns false. If the file is missing,
@@ -87,18 +87,18 @@ func (d *Dir) LockThere(path string, wait time.Duration) (ok, missing bool) {
 	if d.HasLock(path) {
 		return true, false
 	}
-	fd, held, err := flock.Try(path, flock.Options{Patience: wait})
-	if err == nil && !held {
+	fd, locked, err := flock.Try(path, flock.Options{Patience: wait})
+	if err == nil && !locked {
 		d.keepLock(path, fd)
 	}
-	return !held, errors.Is(err, unix.ENOENT)
+	return !locked, errors.Is(err, unix.ENOENT)
 }
 
 // HasLock reports whether this Dir has locked the file at path.
 func (d *Dir) HasLock(path string) bool {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
-	_, ok := d.locks.held[path]
+	_, ok := d.locks.fds[path]
 	return ok
 }
 
@@ -106,13 +106,13 @@ func (d *Dir) HasLock(path string) bool {
 func (d *Dir) keepLock(path string, fd int) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
-	if old, ok := d.locks.held[path]; ok {
+	if old, ok := d.locks.fds[path]; ok {
 		unix.Close(old) //nolint:errcheck // read only, or written already
 	}
-	if d.locks.held == nil {
-		d.locks.held = make(map[string]int)
+	if d.locks.fds == nil {
+		d.locks.fds = make(map[string]int)
 	}
-	d.locks.held[path] = fd
+	d.locks.fds[path] = fd
 	d.note(path, versionOf(fd))
 }
 
@@ -120,9 +120,9 @@ func (d *Dir) keepLock(path string, fd int) {
 func (d *Dir) UnlockFile(path string) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
-	if fd, ok := d.locks.held[path]; ok {
+	if fd, ok := d.locks.fds[path]; ok {
 		unix.Close(fd) //nolint:errcheck // read only, or written already
-		delete(d.locks.held, path)
+		delete(d.locks.fds, path)
 	}
 }
 
@@ -135,12 +135,12 @@ func (d *Dir) Collecting(ctx context.Context) (done func(), err error) {
 
 // TryCollecting is Collecting for a caller that can try again later. If repair works now, ok is false.
 func (d *Dir) TryCollecting() (done func(), ok bool, err error) {
-	var held bool
+	var locked bool
 	done, err = d.lockAll(context.Background(), func(_ context.Context, fd int) (err error) {
-		held, err = flock.TryOn(fd, true)
+		locked, err = flock.TryOn(fd, true)
 		return err
 	})
-	if held {
+	if locked {
 		done()
 		return nil, false, nil
 	}
@@ -214,17 +214,17 @@ func (d *Dir) Know(path string, v Version) {
 
 // note works like Know for a caller that holds the mutex.
 func (d *Dir) note(path string, v Version) {
-	if d.locks.stood == nil {
-		d.locks.stood = make(map[string]Version)
+	if d.locks.versions == nil {
+		d.locks.versions = make(map[string]Version)
 	}
-	d.locks.stood[path] = v
+	d.locks.versions[path] = v
 }
 
 // Known returns the version of the file at path that this Dir has seen, if any.
 func (d *Dir) Known(path string) (v Version, ok bool) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
-	v, ok = d.locks.stood[path]
+	v, ok = d.locks.versions[path]
 	return v, ok
 }
 

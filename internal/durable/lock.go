@@ -43,11 +43,11 @@ func LockDir(ctx context.Context, path string) (unlock func(), err error) {
 // the file is missing, it returns false. While it looks, it holds a shared lock for a few microseconds,
 // so who takes the lock should try again for some time.
 func Locked(path string) bool {
-	fd, held, err := flock.Try(path, flock.Options{Shared: true})
-	if err == nil && !held {
+	fd, locked, err := flock.Try(path, flock.Options{Shared: true})
+	if err == nil && !locked {
 		unix.Close(fd) //nolint:errcheck // nothing was written
 	}
-	return held
+	return locked
 }
 
 // patience is how long an operation waits for a lock. No process normally holds a lock that long,
@@ -89,10 +89,10 @@ func LockSharedLimited(ctx context.Context, fd int) error {
 
 // tryAgain gives the error of a lock that another process keeps its CNI code.
 func tryAgain(err error) error {
-	var held *flock.HeldError
-	if !errors.As(err, &held) {
+	var locked *flock.LockedError
+	if !errors.As(err, &locked) {
 		return err
 	}
-	return spec.Errorf(spec.CodeTryAgain, "%w", held).
+	return spec.Errorf(spec.CodeTryAgain, "%w", locked).
 		WithDetails("a process that hangs or is stopped keeps its locks until it ends: look at it, end it if so, and try again")
 }

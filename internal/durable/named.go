@@ -79,7 +79,7 @@ func (p *put) removeLeft() error {
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
 	err = flock.On(context.Background(), fd, flock.Options{Patience: patience})
-	var held *flock.HeldError
+	var held *flock.LockedError
 	if errors.As(err, &held) {
 		return tryAgain(err)
 	}

@@ -37,20 +37,20 @@ const (
 	stepMax = 20 * time.Millisecond
 )
 
-// HeldError means that the time ended while another process held the lock.
-type HeldError struct {
+// LockedError means that the time ended while another process held the lock.
+type LockedError struct {
 	Holder string // says which process
 	Cause  error  // what ended the wait
 }
 
 // Error says who holds the lock, and what ended the wait.
-func (e *HeldError) Error() string { return e.Holder + ": " + e.Cause.Error() }
+func (e *LockedError) Error() string { return e.Holder + ": " + e.Cause.Error() }
 
 // Unwrap returns what ended the wait.
-func (e *HeldError) Unwrap() error { return e.Cause }
+func (e *LockedError) Unwrap() error { return e.Cause }
 
 // At opens the file at path and locks it. If another process removes the file meanwhile, At starts again, so
-// the locked file is the one at path. If the lock does not become free in time, the error is a *HeldError.
+// the locked file is the one at path. If the lock does not become free in time, the error is a *LockedError.
 func At(ctx context.Context, path string, o Options) (fd int, err error) {
 	w := o.waiter(ctx)
 	return at(path, o, w.named)
@@ -58,18 +58,18 @@ func At(ctx context.Context, path string, o Options) (fd int, err error) {
 
 // Try does what At does, but waits only for Patience, also if that is 0. If another process still has the lock,
 // Try returns no descriptor (-1) and no error.
-func Try(path string, o Options) (fd int, held bool, err error) {
+func Try(path string, o Options) (fd int, locked bool, err error) {
 	w := waiter{context.Background(), o.Shared, time.Now().Add(o.Patience)}
 	fd, err = at(path, o, w.lock)
-	if isHeld(err) {
+	if isLocked(err) {
 		return -1, true, nil
 	}
 	return fd, false, err
 }
 
-func isHeld(err error) bool {
-	var held *HeldError
-	return errors.As(err, &held)
+func isLocked(err error) bool {
+	var locked *LockedError
+	return errors.As(err, &locked)
 }
 
 // at opens and locks the file at path until the locked file is the one at path.
@@ -109,7 +109,7 @@ func open(path string, o Options) (fd int, err error) {
 // from returns the descriptor that stands for a directory in system calls.
 func from(dir int) int { return cmp.Or(dir, unix.AT_FDCWD) }
 
-// On locks an open file or directory. If the lock does not become free in time, the error is a *HeldError.
+// On locks an open file or directory. If the lock does not become free in time, the error is a *LockedError.
 func On(ctx context.Context, fd int, o Options) error {
 	w := o.waiter(ctx)
 	return w.named(fd)
@@ -133,17 +133,17 @@ func (o *Options) waiter(ctx context.Context) waiter {
 // lock starts no timer for a lock that is free, because the first timer of a process starts Go's poller.
 func (w waiter) lock(fd int) error {
 	for pause := step; ; pause = min(2*pause, stepMax) {
-		held, err := TryOn(fd, w.shared)
-		if !held {
+		locked, err := TryOn(fd, w.shared)
+		if !locked {
 			return err
 		}
 		if !w.end.IsZero() && !time.Now().Before(w.end) {
-			return &HeldError{unknown, context.DeadlineExceeded}
+			return &LockedError{unknown, context.DeadlineExceeded}
 		}
 		select {
 		case <-time.After(pause):
 		case <-w.ctx.Done():
-			return &HeldError{unknown, context.Cause(w.ctx)}
+			return &LockedError{unknown, context.Cause(w.ctx)}
 		}
 	}
 }
@@ -151,15 +151,15 @@ func (w waiter) lock(fd int) error {
 // named works like lock, and looks who holds the lock.
 func (w waiter) named(fd int) error {
 	err := w.lock(fd)
-	var held *HeldError
-	if errors.As(err, &held) {
-		held.Holder = holderOf(fd)
+	var locked *LockedError
+	if errors.As(err, &locked) {
+		locked.Holder = holderOf(fd)
 	}
 	return err
 }
 
 // TryOn locks an open file or directory without waiting. If held is set, another process has the lock.
-func TryOn(fd int, shared bool) (held bool, err error) {
+func TryOn(fd int, shared bool) (locked bool, err error) {
 	how := unix.LOCK_EX
 	if shared {
 		how = unix.LOCK_SH

@@ -82,7 +82,7 @@ func TestHeld(t *testing.T) {
 		"the context ends": {ended, flock.Options{}, why},
 	} {
 		fd, err := flock.At(c.ctx, path, c.o)
-		var held *flock.HeldError
+		var held *flock.LockedError
 		if !errors.As(err, &held) || !errors.Is(err, c.want) || !strings.Contains(held.Holder, strconv.Itoa(os.Getpid())) || fd >= 0 {
 			t.Errorf("%s: %d, %v", name, fd, err)
 		}

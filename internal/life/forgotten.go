@@ -136,7 +136,7 @@ func (j *Judge) Forgotten(s Suspect) (why string, forgotten bool) {
 // It looks at the processes before it opens the namespace, because it is one of them.
 func (j *Judge) idle(path, allowed string) bool {
 	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil || j.holders().processes[st.Ino] {
+	if unix.Stat(path, &st) != nil || j.findUsers().processes[st.Ino] {
 		return false
 	}
 	ns, err := netns.Open(path)

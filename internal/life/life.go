@@ -152,20 +152,20 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	return Unsure, "its namespace may be gone: " + path + " was bound again"
 }
 
-// Held knows the network namespaces that processes hold. A process holds a namespace with an open
+// Users knows the network namespaces that processes hold. A process holds a namespace with an open
 // file, with a thread inside, or with a mount that it sees. Such a namespace exists even if its
 // path is gone.
-type Held struct {
+type Users struct {
 	links     map[uint64][]string // paths by inode number
 	processes map[uint64]bool     // the inode numbers that a file or a thread of a process has
 	boot      string
 }
 
-// HeldBy looks at every process that is visible in proc. A caller calls it once, before it
+// FindUsers looks at every process that is visible in proc. A caller calls it once, before it
 // declares any number of namespaces dead. It walks through proc itself, because filepath.Glob takes
 // more than four times as long.
-func HeldBy(proc string) Held {
-	h := Held{links: make(map[uint64][]string), processes: make(map[uint64]bool)}
+func FindUsers(proc string) Users {
+	h := Users{links: make(map[uint64][]string), processes: make(map[uint64]bool)}
 	h.boot, _ = clock.BootID(proc)
 	views := make(map[string]bool) // mount namespaces whose mounts are known
 	for _, process := range numbered(proc) {
@@ -198,7 +198,7 @@ func numbered(dir string) (paths []string) {
 }
 
 // linked adds the namespace to which a link in procfs leads, if it leads to one.
-func (h Held) linked(link string) {
+func (h Users) linked(link string) {
 	to, err := os.Readlink(link) // to read the link creates no inode
 	if err != nil {
 		return
@@ -215,7 +215,7 @@ func (h Held) linked(link string) {
 }
 
 // mounted adds the namespaces that are mounted in the mount namespace of a thread.
-func (h Held) mounted(thread string, views map[string]bool) {
+func (h Users) mounted(thread string, views map[string]bool) {
 	mounts, _ := os.Readlink(thread + "/ns/mnt")
 	root, _ := os.Readlink(thread + "/root") // mountinfo leaves out mounts outside of root
 	if views[mounts+root] {
@@ -230,7 +230,7 @@ func (h Held) mounted(thread string, views map[string]bool) {
 
 // Doubt checks the answer Dead if only the path led to that answer. why is the reason for it.
 // Doubt finds neither a namespace that only a socket holds, nor a mount that no process sees.
-func (h Held) Doubt(was *Mark, why string) (State, string) {
+func (h Users) Doubt(was *Mark, why string) (State, string) {
 	if was == nil || was.before(h.boot) {
 		return Dead, why
 	}
@@ -299,7 +299,7 @@ type Judge struct {
 	// no sandbox is forgotten.
 	Quiet func(ns *netns.NS, proc, allowed string) bool
 
-	held *Held
+	users *Users
 }
 
 // At works like AtForRemoval, and checks the answer Dead with Held.
@@ -308,15 +308,15 @@ func (j *Judge) At(path string, was *Mark) (State, string) {
 	if state != Dead || was == nil {
 		return state, why
 	}
-	return j.holders().Doubt(was, why)
+	return j.findUsers().Doubt(was, why)
 }
 
-func (j *Judge) holders() *Held {
-	if j.held == nil {
-		held := HeldBy(j.Proc)
-		j.held = &held
+func (j *Judge) findUsers() *Users {
+	if j.users == nil {
+		users := FindUsers(j.Proc)
+		j.users = &users
 	}
-	return j.held
+	return j.users
 }
 
 // SeesProcesses reports whether this process sees all processes of the node.

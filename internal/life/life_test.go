@@ -103,13 +103,13 @@ func TestHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Alive {
+	if state, why := life.FindUsers("/proc").Doubt(was, "gone"); state != life.Alive {
 		t.Errorf("with an open file: %v (%s)", state, why)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Dead || why != "gone (no visible process holds it)" {
+	if state, why := life.FindUsers("/proc").Doubt(was, "gone"); state != life.Dead || why != "gone (no visible process holds it)" {
 		t.Errorf("without: %v (%s)", state, why)
 	}
 }
@@ -129,11 +129,11 @@ func TestBoundElsewhere(t *testing.T) {
 			if err := netns.Delete(path); err != nil {
 				t.Fatal(err)
 			}
-			if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Alive || !strings.HasSuffix(why, elsewhere) {
+			if state, why := life.FindUsers("/proc").Doubt(was, "gone"); state != life.Alive || !strings.HasSuffix(why, elsewhere) {
 				t.Errorf("bound: %v (%s)", state, why)
 			}
 			release()
-			if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Dead {
+			if state, why := life.FindUsers("/proc").Doubt(was, "gone"); state != life.Dead {
 				t.Errorf("bound no more: %v (%s)", state, why)
 			}
 		})
@@ -191,7 +191,7 @@ func TestNumberGivenAgain(t *testing.T) {
 		"another": {cookieOf(t, "/proc/self/ns/net"), life.Dead},
 	} {
 		is.Cookie = c.cookie
-		if state, why := life.HeldBy("/proc").Doubt(is, "gone"); state != c.want {
+		if state, why := life.FindUsers("/proc").Doubt(is, "gone"); state != c.want {
 			t.Errorf("%s: %v (%s), want %v", name, state, why, c.want)
 		}
 		if state, why := life.At("/run/missing", is, "/proc"); state == life.Alive && c.want == life.Dead {
@@ -263,6 +263,6 @@ func start(t *testing.T) (pid int) {
 // BenchmarkHeldBy measures the look at all processes, which a call that finds a dead pod waits for.
 func BenchmarkHeldBy(b *testing.B) {
 	for b.Loop() {
-		life.HeldBy("/proc")
+		life.FindUsers("/proc")
 	}
 }

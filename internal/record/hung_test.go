@@ -35,7 +35,7 @@ func TestHolderThatIsStopped(t *testing.T) {
 		"a fact": {s.factDir(f.Name), map[string]func(context.Context) error{
 			"Hold":      func(ctx context.Context) error { return s.Hold(ctx, f, owner.Of("pods", "c2", "eth0"), nil) },
 			"Release":   func(ctx context.Context) error { return s.Release(ctx, f.Name, o, keep) },
-			"WhileHeld": func(ctx context.Context) error { return s.WhileHeld(ctx, f.Name, keep) },
+			"WhileHeld": func(ctx context.Context) error { return s.WithFact(ctx, f.Name, keep) },
 		}},
 		"the records": {filepath.Join(s.Path, claim.Attachments), map[string]func(context.Context) error{
 			"Collecting": collect,

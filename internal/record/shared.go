@@ -123,7 +123,7 @@ func (d *Dir) Release(ctx context.Context, name string, o owner.Key, remove func
 			return fmt.Errorf("release %s: %w", name, err)
 		}
 		defer unlock()
-		others, err := heldByOthers(filepath.Join(dir, refs), string(o))
+		others, err := hasOtherHolder(filepath.Join(dir, refs), string(o))
 		if err == nil && !others {
 			err = removeFact(dir, name, remove)
 		}
@@ -146,9 +146,9 @@ func (d *Dir) Release(ctx context.Context, name string, o owner.Key, remove func
 	})
 }
 
-// heldByOthers reports whether the fact has another holder. heldByOthers reads at most two
+// hasOtherHolder reports whether the fact has another holder. hasOtherHolder reads at most two
 // entries, even of a large directory.
-func heldByOthers(dir, own string) (bool, error) {
+func hasOtherHolder(dir, own string) (bool, error) {
 	fd, err := durable.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -354,15 +354,15 @@ func (d *Dir) Reference(name string, o owner.Key) string {
 	return filepath.Join(d.factDir(name), refs, string(o))
 }
 
-// Stands reports whether the fact with this name has a holder.
-func (d *Dir) Stands(name string) bool {
-	yes, _ := heldByOthers(filepath.Join(d.factDir(name), refs), "")
+// HasHolder reports whether the fact with this name has a holder.
+func (d *Dir) HasHolder(name string) bool {
+	yes, _ := hasOtherHolder(filepath.Join(d.factDir(name), refs), "")
 	return yes
 }
 
-// WhileHeld runs fn with a fact under the fact's lock, so that the last holder cannot remove
-// the fact meanwhile. If the fact has no holder, WhileHeld does nothing.
-func (d *Dir) WhileHeld(ctx context.Context, name string, fn func(Fact) error) error {
+// WithFact runs fn with a fact under the fact's lock, so that the last holder cannot remove
+// the fact meanwhile. If the fact has no holder, WithFact does nothing.
+func (d *Dir) WithFact(ctx context.Context, name string, fn func(Fact) error) error {
 	dir := d.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil

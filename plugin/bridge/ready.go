@@ -181,7 +181,7 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 		return err
 	}
 	if !c.Internal {
-		if k.Records.Stands(record.InternalFact(c.gatewayLink())) {
+		if k.Records.HasHolder(record.InternalFact(c.gatewayLink())) {
 			return spec.Invalid("bridge %q belongs to an internal network, and this one is not internal", c.Bridge).
 				WithDetails("give one of them a bridge of its own; patchbay gc --apply removes dead containers of the other")
 		}

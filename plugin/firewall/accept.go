@@ -47,7 +47,7 @@ func (p *plan) acceptSubnet(f record.Fact) {
 // Everything else is dropped, even if another rule accepts it.
 func (p *plan) acceptInside(r *plugin.Request) bool {
 	links, records := r.Prev().Interfaces, kernel.Of(r).Records
-	if !slices.ContainsFunc(links, func(i spec.Interface) bool { return i.Sandbox == "" && records.Stands(record.InternalFact(i.Name)) }) {
+	if !slices.ContainsFunc(links, func(i spec.Interface) bool { return i.Sandbox == "" && records.HasHolder(record.InternalFact(i.Name)) }) {
 		return false
 	}
 	for _, subnet := range p.subnets {

@@ -51,10 +51,10 @@ func (p *plan) takeFastPath(r *plugin.Request, env *netstate.Env) error {
 		return spec.Invalid(withPolicy)
 	case bridge == "" || !slices.ContainsFunc(r.Prev().IPs, gateway):
 		return spec.Invalid(noBridge)
-	case k.Records.Stands(record.InternalFact(bridge)):
+	case k.Records.HasHolder(record.InternalFact(bridge)):
 		return spec.Invalid("fastPath has no use on bridge %q: it belongs to an internal network", bridge)
 	}
-	if !k.Records.Stands(record.FastPathFact(bridge)) { // otherwise the plugin policy has refused such pods
+	if !k.Records.HasHolder(record.FastPathFact(bridge)) { // otherwise the plugin policy has refused such pods
 		if err := p.refusePolicies(k, bridge); err != nil {
 			return err
 		}

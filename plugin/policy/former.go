@@ -95,7 +95,7 @@ func hadFormerLately(p paths.Paths, addrs []netip.Addr) bool {
 // in force. Another agent may have loaded a program without that pod, and ended before it ended the pod's
 // connections. The agent that runs knows nothing of them.
 func hadFormerBefore(p paths.Paths, addrs []netip.Addr) bool {
-	since, err := mirror.HeldSince(p)
+	since, err := mirror.LockedSince(p)
 	runs, now := time.Since(since), sinceBoot()
 	return noted(p, addrs, func(s stamp) bool { return s != 0 && err != nil || s.isBefore(runs, now) })
 }

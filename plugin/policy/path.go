@@ -96,7 +96,7 @@ func ends(r *plugin.Request, env *netstate.Env, pod *record.Policed) (bridges []
 // noFastPath returns an error if a bridge has the fast path of the plugin firewall.
 func noFastPath(r *plugin.Request, bridges []string) error {
 	for _, bridge := range bridges {
-		if kernel.Of(r).Records.Stands(record.FastPathFact(bridge)) {
+		if kernel.Of(r).Records.HasHolder(record.FastPathFact(bridge)) {
 			return spec.Invalid("network policies cannot apply on bridge %s: packets of its established connections take the fast path around the forward hook: remove fastPath from the plugin firewall", bridge)
 		}
 	}

@@ -148,7 +148,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	errs := []error{err, k.SweepLost(r, isOfPorts, func(lost *record.Record) error {
-		lost.Shared = heldFacts(r, k, lost.Owner)
+		lost.Shared = factsOf(r, k, lost.Owner)
 		return remove(ctx, r, k, lost)
 	})}
 	k.SweepReference(r)

@@ -86,13 +86,13 @@ func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record
 		kernel.Warn(r, err)
 	}
 	return &record.Record{
-		Shared:   heldFacts(r, k, o),
+		Shared:   factsOf(r, k, o),
 		Elements: slices.DeleteFunc(elems[o], func(e nft.Element) bool { return !isOfPorts(e) }),
 	}
 }
 
-// heldFacts returns the portmap facts that an owner holds.
-func heldFacts(r *plugin.Request, k *kernel.Kernel, o owner.Key) []string {
+// factsOf returns the portmap facts that an owner holds.
+func factsOf(r *plugin.Request, k *kernel.Kernel, o owner.Key) []string {
 	held, err := k.Records.Held(o)
 	if err != nil {
 		kernel.Warn(r, err)

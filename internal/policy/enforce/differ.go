@@ -44,7 +44,7 @@ func (v *View) Differences(a netip.Addr, want *policy.Decision) (list []Differen
 		if err != nil {
 			return nil, err
 		}
-		have, err := v.held(a, d)
+		have, err := v.installed(a, d)
 		if err != nil {
 			return nil, err
 		}
@@ -53,15 +53,15 @@ func (v *View) Differences(a netip.Addr, want *policy.Decision) (list []Differen
 	return list, nil
 }
 
-// held is what the kernel has for an address in one direction: the policies whose chains judge it, by
+// installed is what the kernel has for an address in one direction: the policies whose chains judge it, by
 // these chains, and policies without a chain of their own.
-type held struct {
+type installed struct {
 	chains   map[string]string
 	copied   map[string]bool
 	isolated bool
 }
 
-func (v *View) held(a netip.Addr, d policy.Direction) (h held, err error) {
+func (v *View) installed(a netip.Addr, d policy.Direction) (h installed, err error) {
 	h.chains, h.copied = make(map[string]string), make(map[string]bool)
 	chain, err := v.chainFor(a, d)
 	if chain != "" {
@@ -71,7 +71,7 @@ func (v *View) held(a netip.Addr, d policy.Direction) (h held, err error) {
 }
 
 // hold reads the rules of a pod's chain, or of its tier Admin.
-func (v *View) hold(chain string, h *held) {
+func (v *View) hold(chain string, h *installed) {
 	for _, r := range v.table.Rules[chain] {
 		switch _, to, _ := r.Verdict(); {
 		case ofPolicy(to):
@@ -109,7 +109,7 @@ func (v *View) chainFor(a netip.Addr, d policy.Direction) (string, error) {
 	return "", err
 }
 
-func differ(d policy.Direction, want policy.Side, have held, closed bool) (list []Difference) {
+func differ(d policy.Direction, want policy.Side, have installed, closed bool) (list []Difference) {
 	var missing, more []string
 	wanted := make(map[string]bool)
 	for _, name := range asked(want) {

@@ -26,8 +26,8 @@ func Hold(ctx context.Context, p paths.Paths) (release func(), err error) {
 	return release, nil
 }
 
-// HeldSince returns when an agent last took the lock.
-func HeldSince(p paths.Paths) (time.Time, error) {
+// LockedSince returns when an agent last took the lock.
+func LockedSince(p paths.Paths) (time.Time, error) {
 	info, err := os.Stat(InForce(p))
 	if err != nil {
 		return time.Time{}, err
