@@ -33,7 +33,7 @@ func (rt *Runtime) add(ctx context.Context, list *List, a Attachment) (result *s
 		return nil, false, err
 	}
 	defer unlock()
-	if err := rt.stands(list); err != nil {
+	if err := rt.checkSource(list); err != nil {
 		return nil, false, err
 	}
 	existed = rt.mayExist(list.Name, &a)

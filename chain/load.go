@@ -241,10 +241,10 @@ func ParseFile(file string, data []byte) (*List, error) {
 	return l, l.aggregate(filepath.Dir(file))
 }
 
-// stands refuses a list whose file was removed or changed after it was read. It does so only if
+// checkSource refuses a list whose file was removed or changed after it was read. It does so only if
 // WithFileDecides is set. If the file was removed, nothing could later remove what an ADD makes. If
 // the file was changed, old and new configuration would mix.
-func (rt *Runtime) stands(l *List) error {
+func (rt *Runtime) checkSource(l *List) error {
 	if l.source == nil || !rt.fileDecides {
 		return nil
 	}

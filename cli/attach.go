@@ -210,8 +210,8 @@ func (c *delCommand) Execute([]string) error {
 
 // known reports whether there is a result or a record of the attachment. What cannot be read may be one.
 func (c *delCommand) known(network string, at chain.Attachment) bool {
-	list, err := c.app.standing(network)
-	return err != nil || slices.ContainsFunc(list, func(s *standing) bool {
+	list, err := c.app.attachments(network)
+	return err != nil || slices.ContainsFunc(list, func(s *localAttachment) bool {
 		return s.ContainerID == at.ContainerID && s.IfName == at.IfName
 	})
 }

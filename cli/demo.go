@@ -482,8 +482,8 @@ func (d *demo) left() (left []string, err error) {
 			left = append(left, "link "+l.Attrs().Name)
 		}
 	}
-	standing, err := d.app.standing("")
-	for _, s := range standing {
+	attachments, err := d.app.attachments("")
+	for _, s := range attachments {
 		left = append(left, "record of "+s.ContainerID)
 	}
 	files, _ := filepath.Glob(filepath.Join(d.app.paths.Pools(), d.net.Name, "*")) // a valid pattern

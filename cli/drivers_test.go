@@ -34,7 +34,7 @@ func TestStandingOfDrivers(t *testing.T) {
 		}
 	}
 	a := &app{paths: p, getenv: func(string) string { return "" }}
-	list, err := a.standing("")
+	list, err := a.attachments("")
 	if err == nil || !strings.Contains(err.Error(), "record of d/eth0: broken record") {
 		t.Errorf("the torn record: %v", err)
 	}

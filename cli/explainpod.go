@@ -42,12 +42,12 @@ func (c *explainCommand) pod(name string) error {
 	if err := needRoot("explain of a pod"); err != nil {
 		return err
 	}
-	standing, err := c.app.podOf(name)
+	attachments, err := c.app.podOf(name)
 	if err != nil {
 		return err
 	}
 	out, text, errs := []*attachedPod{}, "", []error(nil)
-	for _, s := range standing {
+	for _, s := range attachments {
 		p, version, err := c.made(s)
 		out, errs = append(out, p), append(errs, err)
 		text += fmt.Sprintf("# %s, %s\n", p.Network, p.IfName) + p.text(version)
@@ -57,7 +57,7 @@ func (c *explainCommand) pod(name string) error {
 
 // podOf returns those attachments of a pod whose namespaces exist. A runtime that restarted a pod's
 // sandbox may have left the attachments of the earlier sandbox.
-func (a *app) podOf(name string) (found []*standing, err error) {
+func (a *app) podOf(name string) (found []*localAttachment, err error) {
 	list, unseen := a.seen("")
 	gone := false
 	for _, s := range list {
@@ -81,7 +81,7 @@ func (a *app) podOf(name string) (found []*standing, err error) {
 
 // made asks each plugin of an attachment what its ADD made. It runs a CHECK whose plugins print
 // the state that they compare with the kernel. err says what differs.
-func (c *explainCommand) made(s *standing) (p *attachedPod, version string, err error) {
+func (c *explainCommand) made(s *localAttachment) (p *attachedPod, version string, err error) {
 	p = &attachedPod{&explanation{Network: s.Network, Plugins: []*pluginSteps{}}, s.ContainerID, s.IfName, s.Pod}
 	at := chain.Attachment{ContainerID: s.ContainerID, NetNS: s.NetNS, IfName: s.IfName}
 	rt := c.app.runtime(nil)

@@ -167,7 +167,7 @@ type judgement struct {
 
 // judgedOne is an attachment that gc NETWORK removes, or keeps because it may be alive.
 type judgedOne struct {
-	*standing
+	*localAttachment
 	State   gc.State `json:"state"`
 	Why     string   `json:"why,omitempty"`
 	Removed bool     `json:"removed"`
@@ -181,8 +181,8 @@ func (j *judgement) runs(apply bool) error {
 	}
 	killed, err := j.app.collectRuns(j.network, apply)
 	for _, k := range killed {
-		s := &standing{Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
-		j.dead = append(j.dead, judgedOne{standing: s, State: k.State, Why: k.Why})
+		s := &localAttachment{Network: k.Network, ContainerID: k.ContainerID, IfName: k.IfName}
+		j.dead = append(j.dead, judgedOne{localAttachment: s, State: k.State, Why: k.Why})
 	}
 	return err
 }
@@ -195,9 +195,9 @@ func (j *judgement) apply(n *network) error {
 		k.Alive = func(a *chain.Cached) bool { return j.judged.Lives(a) }
 	}
 	err := j.app.runtime(n).GC(j.app.ctx, k)
-	left, lerr := j.app.standing(n.Name)
+	left, lerr := j.app.attachments(n.Name)
 	for i := range j.dead {
-		same := func(s *standing) bool { return s.key() == j.dead[i].key() }
+		same := func(s *localAttachment) bool { return s.key() == j.dead[i].key() }
 		j.dead[i].Removed = lerr == nil && !slices.ContainsFunc(left, same)
 	}
 	return err
@@ -207,12 +207,12 @@ func (j *judgement) apply(n *network) error {
 // sure that this runtime runs no ADD. If another runtime attaches a container meanwhile, that
 // attachment is newer than the list, so it stays.
 func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err error) {
-	known, unread := j.app.standing(j.network)
+	known, unread := j.app.attachments(j.network)
 	j.app.warn(unread)
 	if j.explicit {
 		for _, s := range known {
 			if !slices.Contains(j.named, s.key()) {
-				j.dead = append(j.dead, judgedOne{standing: s, State: gc.Dead})
+				j.dead = append(j.dead, judgedOne{localAttachment: s, State: gc.Dead})
 			}
 		}
 		return j.named, nil
@@ -228,9 +228,9 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err er
 
 // sort stores the decision about one attachment. If the attachment stays, sort returns its names.
 // If its container is not known, no list can name the attachment, and sort returns nil.
-func (j *judgement) sort(a *gc.Candidate, known []*standing) (keep []spec.AttachmentKey) {
+func (j *judgement) sort(a *gc.Candidate, known []*localAttachment) (keep []spec.AttachmentKey) {
 	s := of(a, known)
-	v := judgedOne{standing: s, State: a.State, Why: a.Why}
+	v := judgedOne{localAttachment: s, State: a.State, Why: a.Why}
 	switch a.State {
 	case gc.Dead:
 		j.dead = append(j.dead, v)
@@ -246,9 +246,9 @@ func (j *judgement) sort(a *gc.Candidate, known []*standing) (keep []spec.Attach
 
 // of returns the entry in known for the attachment a or, if there is none, a new entry with only
 // a's names.
-func of(a *gc.Candidate, known []*standing) *standing {
-	s := &standing{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
-	if i := slices.IndexFunc(known, func(x *standing) bool { return x.key() == s.key() }); i >= 0 {
+func of(a *gc.Candidate, known []*localAttachment) *localAttachment {
+	s := &localAttachment{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
+	if i := slices.IndexFunc(known, func(x *localAttachment) bool { return x.key() == s.key() }); i >= 0 {
 		return known[i]
 	}
 	return s

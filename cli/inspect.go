@@ -32,7 +32,7 @@ type inspectCommand struct {
 
 // inspected is an attachment with details that only inspect prints.
 type inspected struct {
-	*standing
+	*localAttachment
 	Chain []string `json:"chain,omitempty"` // the plugins in the configuration of the ADD
 	Age   string   `json:"age,omitempty"`
 }
@@ -58,13 +58,13 @@ func (c *inspectCommand) Execute([]string) error {
 
 // find returns the attachments of one container. name is its id, the beginning of its id, its
 // namespace, or its pod.
-func find(list []*standing, name, netns string) (found []*standing, err error) {
+func find(list []*localAttachment, name, netns string) (found []*localAttachment, err error) {
 	for _, s := range list {
 		if s.called(name, netns) {
 			found = append(found, s)
 		}
 	}
-	if exact := slices.DeleteFunc(slices.Clone(found), func(s *standing) bool { return s.ContainerID != name }); len(exact) > 0 {
+	if exact := slices.DeleteFunc(slices.Clone(found), func(s *localAttachment) bool { return s.ContainerID != name }); len(exact) > 0 {
 		return exact, nil
 	}
 	ids := map[string]bool{}
@@ -74,7 +74,7 @@ func find(list []*standing, name, netns string) (found []*standing, err error) {
 	switch {
 	case len(found) == 0:
 		return nil, hinted(fmt.Errorf("no attachment of a container %s", name), "patchbay ps lists them")
-	case len(ids) > 1 && !slices.ContainsFunc(found, func(s *standing) bool { return s.in(name, netns) }):
+	case len(ids) > 1 && !slices.ContainsFunc(found, func(s *localAttachment) bool { return s.in(name, netns) }):
 		return nil, hinted(fmt.Errorf("%s is the beginning of %d ids", name, len(ids)), "patchbay ps --no-trunc prints them whole")
 	}
 	return found, nil
@@ -82,22 +82,22 @@ func find(list []*standing, name, netns string) (found []*standing, err error) {
 
 // called reports whether name is the container's id, the beginning of that id, its namespace, or its pod, or
 // one of these with the interface of the attachment.
-func (s *standing) called(name, netns string) bool {
+func (s *localAttachment) called(name, netns string) bool {
 	at := strings.LastIndexByte(name, '/')
 	return s.of(name, netns) || at > 0 && name[at+1:] == s.IfName && s.of(name[:at], netns)
 }
 
-func (s *standing) of(name, netns string) bool {
+func (s *localAttachment) of(name, netns string) bool {
 	return name != "" && strings.HasPrefix(s.ContainerID, name) || s.in(name, netns)
 }
 
 // in reports whether name is the container's namespace, or its pod.
-func (s *standing) in(name, netns string) bool {
+func (s *localAttachment) in(name, netns string) bool {
 	return s.Pod != "" && s.Pod == name || s.NetNS != "" && (s.NetNS == name || s.NetNS == filepath.Join(netns, name))
 }
 
-func inspect(s *standing) inspected {
-	i := inspected{standing: s}
+func inspect(s *localAttachment) inspected {
+	i := inspected{localAttachment: s}
 	if list, err := chain.ParseCached(s.config); err == nil {
 		i.Chain = netfile.Describe(list).Plugins
 	}

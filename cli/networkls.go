@@ -80,7 +80,7 @@ func (c *networkListCommand) Execute([]string) error {
 
 // attached counts the attachments of each network.
 func (a *app) attached() (map[string]int, error) {
-	list, err := a.standing("")
+	list, err := a.attachments("")
 	count := map[string]int{}
 	for _, s := range list {
 		count[s.Network]++
@@ -112,7 +112,7 @@ type inspectedNetwork struct {
 	Plugins    []string          `json:"plugins"`
 	File       string            `json:"file,omitempty"`
 
-	Attachments []*standing `json:"attachments"`
+	Attachments []*localAttachment `json:"attachments"`
 }
 
 // Execute prints the networks that exist. If one does not exist, Execute fails.
@@ -126,7 +126,7 @@ func (c *networkInspectCommand) Execute([]string) error {
 			continue
 		}
 		i := n.inspect()
-		i.Attachments, err = c.app.standing(n.Name)
+		i.Attachments, err = c.app.attachments(n.Name)
 		c.app.warn(err)
 		c.app.findProcesses(i.Attachments)
 		out = append(out, i)

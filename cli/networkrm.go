@@ -114,8 +114,8 @@ func (c *networkRemoveCommand) detachable(n *network) error {
 // attached returns the attachments that keep a network from being removed. These are all that ps
 // or gc does not call dead. If unsure is false, an attachment that only gc found counts only if
 // it is certainly alive.
-func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standing, err error) {
-	known, err := c.app.standing(n.Name)
+func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*localAttachment, err error) {
+	known, err := c.app.attachments(n.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standi
 			list = append(list, s)
 		}
 	}
-	order.Stable(list, func(x, y *standing) int { return cmp.Compare(x.name(), y.name()) })
+	order.Stable(list, func(x, y *localAttachment) int { return cmp.Compare(x.name(), y.name()) })
 	list = slices.Compact(list) // an attachment that both ps and gc found is in the list twice
 	ports, err := c.ports(n, judged.Nameless)
 	return append(list, ports...), err
@@ -142,7 +142,7 @@ func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standi
 
 // ports returns the attachments that have nothing left except an interface on the network's bridge.
 // The interface must be in use.
-func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Candidate) (list []*standing, err error) {
+func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Candidate) (list []*localAttachment, err error) {
 	s := c.app.session()
 	defer s.Close()
 	host, err := kernel.OfSession(s).Host()
@@ -156,7 +156,7 @@ func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Candidate) (list
 	for _, a := range nameless {
 		for _, name := range a.Links() {
 			if port, err := host.Link(name); err == nil && a.State == gc.Alive && port.Attrs().MasterIndex == bridge.Attrs().Index {
-				list = append(list, &standing{Network: n.Name, ContainerID: "owner " + string(a.Owner), IfName: name})
+				list = append(list, &localAttachment{Network: n.Name, ContainerID: "owner " + string(a.Owner), IfName: name})
 			}
 		}
 	}
@@ -164,9 +164,9 @@ func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Candidate) (list
 }
 
 // living reports whether the container may exist. If its namespace is not known, living returns true.
-func (s *standing) living() bool { return s.Alive || s.NetNS == "" }
+func (s *localAttachment) living() bool { return s.Alive || s.NetNS == "" }
 
-func (s *standing) name() string { return s.ContainerID + "/" + s.IfName }
+func (s *localAttachment) name() string { return s.ContainerID + "/" + s.IfName }
 
 // remove detaches the attachments, collects what is dead, and removes the network.
 func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.Removal, error) {
@@ -198,7 +198,7 @@ func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.
 // line for each living one, because a container lost its network.
 func (c *networkRemoveCommand) detach(rt *chain.Runtime, n *network) (living []string, err error) {
 	living = []string{}
-	list, err := c.app.standing(n.Name)
+	list, err := c.app.attachments(n.Name)
 	if err != nil {
 		return living, err
 	}

@@ -37,8 +37,8 @@ type psCommand struct {
 	JSON    bool   `long:"json" description:"print a JSON array, with everything that is known"`
 }
 
-// standing is an attachment of this node.
-type standing struct {
+// localAttachment is an attachment of this node.
+type localAttachment struct {
 	Network     string             `json:"network"`
 	ContainerID string             `json:"containerID"`
 	IfName      string             `json:"ifname"`
@@ -66,7 +66,7 @@ type standing struct {
 	state life.State
 }
 
-func (s *standing) key() spec.AttachmentKey {
+func (s *localAttachment) key() spec.AttachmentKey {
 	return spec.AttachmentKey{ContainerID: s.ContainerID, IfName: s.IfName}
 }
 
@@ -80,7 +80,7 @@ func (c *psCommand) Execute([]string) error {
 	}
 	c.app.findProcesses(list)
 	heads := []string{"NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "PORTS", "NAMESPACE", "PROCESS"}
-	pods := slices.ContainsFunc(list, func(s *standing) bool { return s.Pod != "" })
+	pods := slices.ContainsFunc(list, func(s *localAttachment) bool { return s.Pod != "" })
 	if pods {
 		heads = slices.Insert(heads, 1, "POD")
 	}
@@ -101,7 +101,7 @@ const shortID = 12
 // row returns the cells for one attachment. With one published port and one address of each
 // family, a row has at most 100 columns. For a namespace below /run/netns, row shows the name,
 // which our commands accept.
-func (c *psCommand) row(s *standing) []string {
+func (c *psCommand) row(s *localAttachment) []string {
 	id, where := s.ContainerID, s.NetNS
 	if name, ok := strings.CutPrefix(where, c.app.paths.NetNS+"/"); ok && !c.NoTrunc {
 		where = name
@@ -137,8 +137,8 @@ func shortened(word string, most int) string {
 
 // seen returns the attachments of a network. If a file cannot be read, seen prints a warning.
 // If only root could read it, seen returns an error.
-func (a *app) seen(network string) (list []*standing, unseen error) {
-	list, err := a.standing(network)
+func (a *app) seen(network string) (list []*localAttachment, unseen error) {
+	list, err := a.attachments(network)
 	if unseen = rootless(a.command(), err); unseen == err { //nolint:errorlint // the same error, not a wrapped one
 		a.warn(err)
 		return list, nil
@@ -146,28 +146,28 @@ func (a *app) seen(network string) (list []*standing, unseen error) {
 	return list, unseen
 }
 
-// standing returns the attachments of a network, or of all networks if network is "". It reads only
+// attachments returns the attachments of a network, or of all networks if network is "". It reads only
 // files, not the kernel.
-func (a *app) standing(network string) ([]*standing, error) {
+func (a *app) attachments(network string) ([]*localAttachment, error) {
 	f := gc.ReadFiles(a.runtime(nil), record.New(a.paths.Run), record.OfDrivers(a.paths.State))
-	list := []*standing{}
+	list := []*localAttachment{}
 	for _, at := range f.Attached {
-		if s := standingOf(at); s != nil && (network == "" || s.Network == network) {
+		if s := localAttachmentOf(at); s != nil && (network == "" || s.Network == network) {
 			s.state, _ = life.AtForRemoval(s.NetNS, at.Mark(), a.paths.Proc, a.paths.Run)
 			s.Alive = s.state == life.Alive || s.state == life.Unsure && s.NetNS != ""
 			list = append(list, s)
 		}
 	}
-	order.By(list, func(x, y *standing) int {
+	order.By(list, func(x, y *localAttachment) int {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.ContainerID, y.ContainerID), cmp.Compare(x.IfName, y.IfName))
 	})
 	return list, f.Errors()
 }
 
-// standingOf describes an attachment. It returns nil for one that has been detached and only
+// localAttachmentOf describes an attachment. It returns nil for one that has been detached and only
 // waits for its driver: gc reports that.
-func standingOf(at *gc.Attached) *standing {
-	s := &standing{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, NetNS: at.NetNS, Pod: at.Pod()}
+func localAttachmentOf(at *gc.Attached) *localAttachment {
+	s := &localAttachment{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, NetNS: at.NetNS, Pod: at.Pod()}
 	if at.InCache {
 		s.Since, s.Cached, s.config = at.Since, true, at.Config
 		s.result(at.Result)
@@ -193,7 +193,7 @@ func standingOf(at *gc.Attached) *standing {
 	return s
 }
 
-func (s *standing) byDriver(plugin string, d *record.Driver) {
+func (s *localAttachment) byDriver(plugin string, d *record.Driver) {
 	s.Plugins = append(s.Plugins, plugin)
 	if d.Interface != nil {
 		s.Driver = d.String()
@@ -206,7 +206,7 @@ func (s *standing) byDriver(plugin string, d *record.Driver) {
 }
 
 // result copies interfaces, routes, addresses and MAC from the result of the ADD.
-func (s *standing) result(r *spec.Result) {
+func (s *localAttachment) result(r *spec.Result) {
 	if r == nil {
 		return
 	}
@@ -229,7 +229,7 @@ func takesPorts(config []byte) bool {
 
 // published stores the ports that the runtime asked to publish. The keys may be in upper or
 // lower case.
-func (s *standing) published(capabilities map[string]any) {
+func (s *localAttachment) published(capabilities map[string]any) {
 	data, err := json.Marshal(capabilities["portMappings"])
 	var all []spec.PortMapping
 	if err != nil || json.Unmarshal(data, &all) != nil {
@@ -244,8 +244,8 @@ func (s *standing) published(capabilities map[string]any) {
 }
 
 // findProcesses finds the first process in each namespace. It reads /proc only once.
-func (a *app) findProcesses(list []*standing) {
-	byNS := map[netns.ID][]*standing{}
+func (a *app) findProcesses(list []*localAttachment) {
+	byNS := map[netns.ID][]*localAttachment{}
 	for _, s := range list {
 		if id, ok := nsID(s.NetNS); ok && s.Alive {
 			byNS[id] = append(byNS[id], s)

@@ -115,7 +115,7 @@ func (r *repairer) restorable(name string, rec *record.Record) []nft.Element {
 		if _, err := r.dir.Fact(fact); !ok || !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		left = slices.DeleteFunc(left, func(e nft.Element) bool { return strings.HasSuffix(e.Set, "_"+id) && !r.stands(e) })
+		left = slices.DeleteFunc(left, func(e nft.Element) bool { return strings.HasSuffix(e.Set, "_"+id) && !r.exists(e) })
 	}
 	if len(left) < len(rec.Elements) {
 		r.out.Skipped = append(r.out.Skipped, fmt.Sprintf("%s: the conditions of its published ports are lost with %s/shared: attach it again (patchbay del and add)", name, r.dir.Path))
@@ -123,9 +123,9 @@ func (r *repairer) restorable(name string, rec *record.Record) []nft.Element {
 	return left
 }
 
-func (r *repairer) stands(e nft.Element) bool {
-	_, there, err := r.fw.Get(e.Set, e.Key)
-	return there && err == nil
+func (r *repairer) exists(e nft.Element) bool {
+	_, exists, err := r.fw.Get(e.Set, e.Key)
+	return exists && err == nil
 }
 
 // mend restores what the plugins' CHECKs miss on the host, such as a bridge or its address. It leaves

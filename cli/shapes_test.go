@@ -27,7 +27,7 @@ func TestShapes(t *testing.T) {
 		document string
 		of       any
 	}{
-		{"`ps --json`: an array", standing{}},
+		{"`ps --json`: an array", localAttachment{}},
 		{"`inspect`: an array", inspected{}},
 		{"`check --all --json`: an array", finding{}},
 		{"`gc --json`: an array", gc.Candidate{}},

@@ -38,7 +38,7 @@ func TestPortsOfNetworksThatTakeThem(t *testing.T) {
 		"": 1,
 	} {
 		at := &gc.Attached{InCache: true, Cached: chain.Cached{Config: []byte(config), Attachment: chain.Attachment{Capabilities: ports}}}
-		if got := standingOf(at).Ports; len(got) != want {
+		if got := localAttachmentOf(at).Ports; len(got) != want {
 			t.Errorf("%q: %v", config, got)
 		}
 	}
@@ -291,7 +291,7 @@ func TestPsOfAnUnsureNamespace(t *testing.T) {
 	c := &psCommand{app: &app{}}
 	for state, want := range map[life.State]string{life.Alive: "blue", life.Unsure: "blue (unsure)"} {
 		c.app.paths.NetNS = "/run/netns"
-		row := c.row(&standing{NetNS: "/run/netns/blue", Alive: true, state: state})
+		row := c.row(&localAttachment{NetNS: "/run/netns/blue", Alive: true, state: state})
 		if !slices.Contains(row, want) {
 			t.Errorf("%v: %q", state, row)
 		}

@@ -89,7 +89,7 @@ func (c *whyCommand) ask() (*why.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.alive = slices.DeleteFunc(list, func(s *standing) bool { return !s.Alive })
+	f.alive = slices.DeleteFunc(list, func(s *localAttachment) bool { return !s.Alive })
 	if f.own, f.services, err = enforce.NodeAddresses(); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func answerable(from, to why.End) error {
 // finder finds out what the ends of a question are.
 type finder struct {
 	host          why.Host
-	alive         []*standing
+	alive         []*localAttachment
 	own, services []netip.Addr
 }
 
@@ -131,7 +131,7 @@ func (f *finder) end(word string) (why.End, error) {
 	if a, err := netip.ParseAddr(word); err == nil {
 		return f.address(a.Unmap())
 	}
-	if !slices.ContainsFunc(f.alive, func(s *standing) bool { return s.called(word, f.host.Paths.NetNS) }) {
+	if !slices.ContainsFunc(f.alive, func(s *localAttachment) bool { return s.called(word, f.host.Paths.NetNS) }) {
 		return why.End{}, hinted(fmt.Errorf("%s is no pod or container with a network of this node", word),
 			"patchbay ps lists them; name a pod of another node, or of the node's network, by its address")
 	}
@@ -182,7 +182,7 @@ func (f *finder) address(a netip.Addr) (why.End, error) {
 }
 
 // asEnd returns what policies know of an attachment. containerd attaches each pod to loopback, too.
-func (s *standing) asEnd() why.Interface {
+func (s *localAttachment) asEnd() why.Interface {
 	i := why.Interface{Network: s.Network}
 	if p := s.policed; p != nil {
 		i.Pod, i.Addrs = mirror.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, p.Addrs

@@ -159,14 +159,14 @@ func (n *NS) enter() error { return unix.Setns(n.Fd(), unix.CLONE_NEWNET) }
 
 func (n *NS) visit(fn func() error, leave func(home *NS) error) error {
 	done := make(chan error, 1)
-	go func() { done <- n.thereAndBack(fn, leave) }()
+	go func() { done <- n.visitOnThread(fn, leave) }()
 	return <-done
 }
 
-// thereAndBack runs fn in n. leave moves the thread home. If it cannot, the goroutine stays locked to the
+// visitOnThread runs fn in n. leave moves the thread home. If it cannot, the goroutine stays locked to the
 // thread, so that the thread ends with the goroutine. The caller of Visit may be on a thread that has
 // another home.
-func (n *NS) thereAndBack(fn func() error, leave func(home *NS) error) error {
+func (n *NS) visitOnThread(fn func() error, leave func(home *NS) error) error {
 	runtime.LockOSThread()
 	home, err := Current()
 	if err == nil {

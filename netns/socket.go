@@ -40,18 +40,18 @@ func (n *NS) quickSocket(family, kind, protocol int) (fd int, ok bool) {
 			return
 		}
 		defer home.Close() //nolint:errcheck // read only
-		done <- socketThere(uintptr(n.Fd()), uintptr(home.Fd()), uintptr(family), uintptr(kind|unix.SOCK_CLOEXEC), uintptr(protocol))
+		done <- socketIn(uintptr(n.Fd()), uintptr(home.Fd()), uintptr(family), uintptr(kind|unix.SOCK_CLOEXEC), uintptr(protocol))
 	}()
 	fd = <-done
 	return fd, fd >= 0
 }
 
-// returns is how often socketThere tries to return.
+// returns is how often socketIn tries to return.
 const returns = 1000
 
 var lost = []byte("patchbay: a thread cannot leave a container's network namespace: the process ends\n")
 
-// socketThere moves the thread into the namespace there, opens a socket and moves the thread home. It
+// socketIn moves the thread into the namespace there, opens a socket and moves the thread home. It
 // returns -1 if a step fails. The goroutine stays on its thread although it is not locked to it:
 // Go's scheduler can move a goroutine at a function call, which raw system calls are not, or by a
 // signal, and signals are blocked.
@@ -60,13 +60,13 @@ var lost = []byte("patchbay: a thread cannot leave a container's network namespa
 // memory. If it fails again and again, the process ends: any other goroutine could run on this thread.
 //
 //go:norace
-func socketThere(there, home, family, kind, protocol uintptr) int {
+func socketIn(target, home, family, kind, protocol uintptr) int {
 	all, mask := ^uint64(0), uint64(0)
 	_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_BLOCK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&mask)), 8, 0, 0)
 	fd := -1
 	_, _, err := syscall.RawSyscall(unix.SYS_SETNS, home, unix.CLONE_NEWNET, 0)
 	if err == 0 {
-		_, _, err = syscall.RawSyscall(unix.SYS_SETNS, there, unix.CLONE_NEWNET, 0)
+		_, _, err = syscall.RawSyscall(unix.SYS_SETNS, target, unix.CLONE_NEWNET, 0)
 	}
 	if err == 0 {
 		made, _, err := syscall.RawSyscall(unix.SYS_SOCKET, family, kind, protocol)

@@ -20,9 +20,9 @@ import (
 // mostNamed is how many attachments one finding lists by name.
 const mostNamed = 3
 
-// standing returns the attachments of this node whose namespace exists. The check of leftovers
+// liveAttachments returns the attachments of this node whose namespace exists. The check of leftovers
 // covers the others.
-func (n *Node) standing() (look *Look, list []*Attached, err error) {
+func (n *Node) liveAttachments() (look *Look, list []*Attached, err error) {
 	look = NewLook(n.Kernel, n.Paths.Proc)
 	all, err := look.List(n.Runtime)
 	for _, a := range all {
@@ -37,7 +37,7 @@ func (n *Node) standing() (look *Look, list []*Attached, err error) {
 // its ADD. Containers that differ in the same way share a finding. Then it runs our plugins' CHECK, because the container also needs a bridge, a gateway,
 // a master or forwarding.
 func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
-	look, list, err := n.standing()
+	look, list, err := n.liveAttachments()
 	broken, err := brokenFiles(err)
 	for _, b := range broken {
 		found = append(found, warning(b.Error()+": its objects are neither checked nor repaired", "start the container again (patchbay del and add); patchbay gc --apply removes what is dead"))
@@ -119,7 +119,7 @@ func (n *Node) ask(ctx context.Context, a *Attached) *netstate.Differences {
 // missing reports the attachments that lack firewall elements. Attachments that lack the same
 // elements share a finding.
 func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
-	look, list, err := n.standing()
+	look, list, err := n.liveAttachments()
 	_, err = brokenFiles(err) // the check of attachments reports broken files
 	var recorded, lost lacks
 	for _, a := range list {

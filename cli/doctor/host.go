@@ -129,7 +129,7 @@ func (n *Node) routed(v6 bool) (names []string) {
 // cached results.
 func (n *Node) liveAddresses() map[string][]netip.Addr {
 	out := make(map[string][]netip.Addr)
-	_, list, _ := n.standing() // the check attachments reports files that cannot be read
+	_, list, _ := n.liveAttachments() // the check attachments reports files that cannot be read
 	for _, a := range list {
 		if a.Result == nil {
 			continue

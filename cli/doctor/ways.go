@@ -21,7 +21,7 @@ import (
 // that are down, routing rules that refuse packets, and neighbour entries that were set by hand.
 func ways(_ context.Context, n *Node) (found []Finding, err error) {
 	found, err = n.downLinks()
-	_, list, _ := n.standing() // the check of attachments reports what cannot be read
+	_, list, _ := n.liveAttachments() // the check of attachments reports what cannot be read
 	rules, rerr := n.Host.Rules()
 	routes, gerr := n.routes()
 	if !ofOthers(rules) {

@@ -154,7 +154,7 @@ func (c *collector) endpoint(ctx context.Context, id string) error {
 }
 
 func (f *evidence) look(e *state.Endpoint) {
-	f.sandbox, f.there, f.unseen = live(e.Sandbox)
+	f.sandbox, f.exists, f.unseen = live(e.Sandbox)
 	_, none := os.Lstat(e.Sandbox)
 	f.missing = errors.Is(none, fs.ErrNotExist)
 }

@@ -96,8 +96,8 @@ func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 // init is still waiting, failClosed kills it, so that `docker run` fails. In a running
 // container it sets this endpoint's link down.
 func (d *Driver) failClosed(e *state.Endpoint) error {
-	id, there, err := live(e.Sandbox)
-	if !there {
+	id, exists, err := live(e.Sandbox)
+	if !exists {
 		return err
 	}
 	if pids := d.waiting(id); len(pids) > 0 {

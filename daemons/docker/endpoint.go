@@ -288,10 +288,10 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 // everything in it. Then only addresses and firewall rules are left to remove.
 func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) error {
 	at := state.Where{NetNS: e.Hold, IfName: holdName}
-	switch _, there, err := live(e.Hold); {
+	switch _, exists, err := live(e.Hold); {
 	case err != nil:
 		return err
-	case !there:
+	case !exists:
 		at.NetNS = ""
 	}
 	list := n.part(hold)

@@ -55,8 +55,8 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	if e.Phase != state.Joined || finished(e) && !shut(e) {
 		return nil
 	}
-	id, there, err := live(e.Sandbox)
-	if !there {
+	id, exists, err := live(e.Sandbox)
+	if !exists {
 		return err
 	}
 	e.SandboxID = id
@@ -194,7 +194,7 @@ func (d *Driver) result(n *network, e *state.Endpoint, at state.Where) (*spec.Re
 // complete does, for a living endpoint, the work of a call of Docker that was lost.
 func (d *Driver) complete(ctx context.Context, f *evidence, e *state.Endpoint) error {
 	switch {
-	case awaitsSandbox(e) && f.there:
+	case awaitsSandbox(e) && f.exists:
 		return d.adopt(e, f.sandbox)
 	case f.unfinished(e) && (begun(e) || f.old(e) || d.runs(f, e)):
 		return d.finishOrClose(ctx, e)
@@ -266,7 +266,7 @@ func await(done func(context.Context) bool) {
 // adoptOnce adopts the sandbox, and reports whether the sandbox exists. It removes nothing for its age:
 // Docker may have gone on meanwhile, and its next call may be on the way.
 func (d *Driver) adoptOnce(ctx context.Context, endpointID, path string) bool {
-	if _, there, _ := live(path); !there {
+	if _, exists, _ := live(path); !exists {
 		return false
 	}
 	c := &collector{d: d, grace: math.MaxInt64}

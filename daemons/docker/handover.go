@@ -62,7 +62,7 @@ func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) 
 // live reports whether there is a namespace at a path, and which one. If it cannot find out, for
 // example because too many files are open, it returns an error: a running container must not
 // count as dead.
-func live(path string) (id netns.ID, there bool, err error) {
+func live(path string) (id netns.ID, exists bool, err error) {
 	if path == "" {
 		return netns.ID{}, false, nil
 	}
@@ -80,8 +80,8 @@ func live(path string) (id netns.ID, there bool, err error) {
 
 // inSandbox reports whether the sandbox that the endpoint joined still exists.
 func inSandbox(e *state.Endpoint) (bool, error) {
-	id, there, err := live(e.Sandbox)
-	return there && id == e.SandboxID, err
+	id, exists, err := live(e.Sandbox)
+	return exists && id == e.SandboxID, err
 }
 
 // offer moves the interface from the holding namespace to the host's namespace. The link gets a

@@ -48,22 +48,22 @@ func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpo
 			return nil, err
 		}
 	}
-	var there bool
-	if e.SandboxID, there, err = sandbox(e.Sandbox); err != nil {
+	var exists bool
+	if e.SandboxID, exists, err = sandbox(e.Sandbox); err != nil {
 		return nil, err
 	}
-	if there {
+	if exists {
 		if e.Gateways, err = d.gateways(e.Sandbox); err != nil {
 			return nil, err
 		}
 	}
-	if err := d.precheck(ctx, n, e, there); err != nil {
+	if err := d.precheck(ctx, n, e, exists); err != nil {
 		return nil, fmt.Errorf("network %s: %w", n.list.Name, err)
 	}
-	if err := d.join(ctx, n, e, there && !n.hold); err != nil {
+	if err := d.join(ctx, n, e, exists && !n.hold); err != nil {
 		return nil, errors.Join(err, d.save(e)) // the grace period starts here; Docker now sends Leave and DeleteEndpoint
 	}
-	if !there {
+	if !exists {
 		go await(func(ctx context.Context) bool { return d.adoptOnce(ctx, in.EndpointID, in.SandboxKey) })
 	}
 	if e.Keeper != "" {
@@ -76,30 +76,30 @@ func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpo
 
 // sandbox works like live, for the namespace of a container. It refuses the namespace of the
 // host, because the host would get the container's addresses and routes.
-func sandbox(path string) (id netns.ID, there bool, err error) {
-	id, there, err = live(path)
-	if err != nil || !there {
-		return id, there, err
+func sandbox(path string) (id netns.ID, exists bool, err error) {
+	id, exists, err = live(path)
+	if err != nil || !exists {
+		return id, exists, err
 	}
 	host, err := netns.Current()
 	if err != nil {
-		return id, there, err
+		return id, exists, err
 	}
 	defer host.Close() //nolint:errcheck // read only
 	own, err := host.ID()
 	if err == nil && own == id {
 		err = fmt.Errorf("SandboxKey %s is the network namespace of the host, and not of a container", path)
 	}
-	return id, there, err
+	return id, exists, err
 }
 
 // precheck finds the errors that would otherwise occur after the interface is in the sandbox.
 // Docker shows the user an error of Join, but no error of a later call.
-func (d *Driver) precheck(ctx context.Context, n *network, e *state.Endpoint, there bool) error {
+func (d *Driver) precheck(ctx context.Context, n *network, e *state.Endpoint, exists bool) error {
 	if !n.dns && n.labels == "" {
 		return nil
 	}
-	if !there {
+	if !exists {
 		return errTooOld
 	}
 	d.identify(e, e.SandboxID)

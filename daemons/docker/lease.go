@@ -209,7 +209,7 @@ func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chai
 		return nil, a, err
 	}
 	defer release()
-	if _, there, err := live(path); there || err != nil {
+	if _, exists, err := live(path); exists || err != nil {
 		return list, a, err
 	}
 	return list, a, d.makeHold(path)

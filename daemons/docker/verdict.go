@@ -51,7 +51,7 @@ type evidence struct {
 	use verdict
 
 	sandbox netns.ID // the namespace at the sandbox's path
-	there   bool     // there is a namespace at the path
+	exists  bool     // there is a namespace at the path
 	missing bool     // there is no file at the path
 	unseen  error    // why the sandbox could not be examined
 }
@@ -93,7 +93,7 @@ func (f *evidence) between(e *state.Endpoint) verdict {
 // process cannot see the mount. In neither case may the endpoint block others for ever.
 func (f *evidence) awaiting(e *state.Endpoint) verdict {
 	switch {
-	case f.there:
+	case f.exists:
 		return alive("its sandbox exists now")
 	case f.old(e) && f.missing || f.late(e):
 		return dead("its container never started")
@@ -151,7 +151,7 @@ func (f *evidence) unlessUsed(why string) verdict {
 }
 
 // here reports whether the sandbox that the endpoint joined still exists.
-func (f *evidence) here(e *state.Endpoint) bool { return f.there && f.sandbox == e.SandboxID }
+func (f *evidence) here(e *state.Endpoint) bool { return f.exists && f.sandbox == e.SandboxID }
 
 // old reports whether the endpoint's last step was longer ago than the grace period. No call
 // takes as long as the grace period.

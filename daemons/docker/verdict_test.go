@@ -84,9 +84,9 @@ func TestVerdictOfEndpoint(t *testing.T) {
 		f := evidence{now: now, grace: time.Minute, wanted: c.wanted, docker: c.docker, use: c.use, missing: c.sandbox == none}
 		switch c.sandbox {
 		case place:
-			f.there, f.sandbox = true, joined
+			f.exists, f.sandbox = true, joined
 		case other:
-			f.there, f.sandbox = true, netns.ID{Dev: 1, Ino: 3}
+			f.exists, f.sandbox = true, netns.ID{Dev: 1, Ino: 3}
 		case unseen:
 			f.unseen = errors.New("too many open files")
 		}

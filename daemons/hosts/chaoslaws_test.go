@@ -114,14 +114,14 @@ func (c *cluster) recover() {
 // follows from them.
 func (h *simHost) actsOn(w *world, n store.Network) bool {
 	m := &h.agent.mirror
-	known, there := m.networks.There(n.Name)
+	known, there := m.networks.GetPresent(n.Name)
 	lost := m.missing()
 	if !h.up || !h.live || !m.synced || !there || !reflect.DeepEqual(known, n) || lost.has(n.Name) || len(beside(lost.Blocks, n.Name, nil)) > 0 {
 		return false
 	}
 	mine, want := netip.Prefix{}, map[netip.Prefix]bool{}
 	for _, b := range w.blocksOf(n.Name) {
-		if has, _ := m.blocks.There(b.Key()); has != b {
+		if has, _ := m.blocks.GetPresent(b.Key()); has != b {
 			return false
 		}
 		if b.Node == h.agent.ID() {

@@ -94,7 +94,7 @@ func readTable[T store.Object](ctx context.Context, m *mirror, r *reading, t sto
 	*into, *at, err = listWithin(ctx, listTime, t, "", r.seen.see)
 	if errors.Is(err, store.ErrUnreadable) {
 		m.mu.Lock()
-		all := known.Known()
+		all := known.AllByKey()
 		m.mu.Unlock()
 		addUnreadable(ctx, t, all, *into)
 	}
@@ -129,7 +129,7 @@ func watchTable[T store.Object](ctx context.Context, m *mirror, into *doubt.Tabl
 
 func change[T store.Object](m *mirror, into *doubt.Table[T], e store.Event[T]) {
 	m.mu.Lock()
-	was, there := into.There(e.Object.Key())
+	was, there := into.GetPresent(e.Object.Key())
 	if e.Deleted {
 		into.Delete(e.Object.Key())
 	} else {

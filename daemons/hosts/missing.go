@@ -145,7 +145,7 @@ func moved(blocks []store.Block, b store.Block) bool {
 // would wait for ever. The answer must come from a store that lost its data at least rebuildTime
 // ago, and that has had the node and the network again as long: before, the node may have had no time to write.
 func (m *mirror) waits(blocks []store.Block, b store.Block) bool {
-	n, there := m.networks.There(b.Network)
+	n, there := m.networks.GetPresent(b.Network)
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
 	young := func(since time.Time) bool { return m.updated.Sub(since) < rebuildTime }
 	if !there || i < 0 || young(m.cache.Doubted) || young(m.back["host "+b.Node]) || young(m.back["network "+b.Network]) {

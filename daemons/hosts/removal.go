@@ -25,10 +25,10 @@ type removal struct {
 	whole  bool
 	unread map[string]bool // networks for which the state of this host could not be read
 
-	// known reports whether all containers of this host are known. there reports whether the
+	// complete reports whether all containers of this host are known. there reports whether the
 	// driver has a file for an endpoint.
-	known bool
-	there func(endpoint string) bool
+	complete bool
+	hasFile  func(endpoint string) bool
 }
 
 // mayRemove returns the removal for this host's own objects. wrong has the reasons why this
@@ -58,12 +58,12 @@ func (r *removal) sets() bool { return len(r.unread) == 0 }
 // does not know.
 func (r *removal) endpoint(e *store.Entry) bool {
 	id, _, _ := strings.Cut(e.ID, ".") // what follows the dot names the session
-	return r.whole && (r.known || !r.there(id))
+	return r.whole && (r.complete || !r.hasFile(id))
 }
 
 // mayUnpublish returns the removal that decides which endpoints of this host the agent may delete from the store.
 func (a *Agent) mayUnpublish(known bool) *removal {
-	return &removal{whole: true, known: known, there: func(endpoint string) bool {
+	return &removal{whole: true, complete: known, hasFile: func(endpoint string) bool {
 		_, err := os.Lstat(filepath.Join(a.opts.Paths.State, "docker", "endpoints", filepath.Base(endpoint)))
 		return !errors.Is(err, fs.ErrNotExist)
 	}}

@@ -27,7 +27,7 @@ func TestRemoval(t *testing.T) {
 	unread := map[string]error{"lan": fmt.Errorf("%w: EIO", errUnread), "home": errors.New("it overlaps")}
 	remembered, whole, doubtful := mayRemove(false, nil), mayRemove(true, nil), mayRemove(true, unread)
 	there := func(endpoint string) bool { return endpoint == "e1" }
-	all, some := &removal{whole: true, known: true, there: there}, &removal{whole: true, there: there}
+	all, some := &removal{whole: true, complete: true, hasFile: there}, &removal{whole: true, hasFile: there}
 	for about, c := range map[string]struct{ got, want bool }{
 		"of a world that is remembered":                        {remembered.network("lan"), false},
 		"of a whole world":                                     {whole.network("lan"), true},
@@ -41,7 +41,7 @@ func TestRemoval(t *testing.T) {
 		"one whose file could not be read":                     {some.endpoint(&store.Entry{ID: "e1.run"}), false},
 		"one whose file is gone":                               {some.endpoint(&store.Entry{ID: "e2.run"}), true},
 		"presence":                                             {some.endpoint(&store.Entry{ID: "host.run", Network: presence}), true},
-		"a container's endpoint, of a world that is not whole": {(&removal{known: true}).endpoint(&store.Entry{ID: "e1.run"}), false},
+		"a container's endpoint, of a world that is not whole": {(&removal{complete: true}).endpoint(&store.Entry{ID: "e1.run"}), false},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %v", about, c.got)

@@ -115,8 +115,8 @@ func (x *exemptions) read() ([]byte, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	if _, there := os.Stat(filepath.Dir(x.file)); there != nil {
-		return nil, there
+	if _, dirErr := os.Stat(filepath.Dir(x.file)); dirErr != nil {
+		return nil, dirErr
 	}
 	return []byte{}, nil
 }

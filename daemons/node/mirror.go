@@ -75,7 +75,7 @@ func (m *mirror) put(n plan.Node) (changed bool) {
 // keepKey refuses a key that another Node already has.
 func (m *mirror) keepKey(n, old plan.Node) plan.Node {
 	key := n.Annotations[plan.KeyAnnotation]
-	for name, other := range m.nodes.Known() {
+	for name, other := range m.nodes.AllByKey() {
 		if key != "" && name != n.Name && other.Annotations[plan.KeyAnnotation] == key {
 			return n.KeepKey(old, name)
 		}

@@ -55,7 +55,7 @@ func (d *Dir) claim(network string, o owner.Key, wait time.Duration) (release fu
 // lockOrCreate locks the claim of a killed gc, or makes a new one. Only one of two gcs can do either.
 func (d *Dir) lockOrCreate(path string, wait time.Duration) error {
 	for {
-		free, missing := d.LockThere(path, wait)
+		free, missing := d.LockExisting(path, wait)
 		if !free {
 			return fmt.Errorf("%s: %w", path, errClaimed)
 		}

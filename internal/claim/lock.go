@@ -78,12 +78,12 @@ func (d *Dir) Close() {
 // LockFile locks a file. If another process has the lock, it returns false. If the file is missing,
 // cannot be opened, or is on a file system without locks, it returns true without a lock.
 func (d *Dir) LockFile(path string, wait time.Duration) bool {
-	ok, _ := d.LockThere(path, wait)
+	ok, _ := d.LockExisting(path, wait)
 	return ok
 }
 
-// LockThere works like LockFile, and reports whether the file is missing.
-func (d *Dir) LockThere(path string, wait time.Duration) (ok, missing bool) {
+// LockExisting works like LockFile, and reports whether the file is missing.
+func (d *Dir) LockExisting(path string, wait time.Duration) (ok, missing bool) {
 	if d.HasLock(path) {
 		return true, false
 	}

@@ -43,8 +43,8 @@ type note struct {
 
 func (n *note) mark() mark { return mark{n.Protocol, n.Name} }
 
-// stands reports whether the mesh is still wanted.
-func (n *note) stands() bool {
+// isWanted reports whether the mesh is still wanted.
+func (n *note) isWanted() bool {
 	if n.Wanted == "" {
 		return true
 	}
@@ -172,7 +172,7 @@ func (m *Mesh) unwanted(k mark) (why string, err error) {
 		return "", err
 	case rec == nil || rec.mark() != k:
 		return "it has no record", nil
-	case !rec.stands():
+	case !rec.isWanted():
 		return rec.Wanted + " is gone, so its agent was removed", nil
 	}
 	return "", nil

@@ -76,13 +76,13 @@ func (c *Conn) List(set string) ([]Element, error) {
 		}
 		changed := func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
 		if try == 5 || !slices.ContainsFunc(msgs, changed) {
-			return standing(msgs)
+			return liveElements(msgs)
 		}
 	}
 }
 
-// standing decodes a listing. standing leaves out elements that are being removed.
-func standing(msgs []netlink.Message) ([]Element, error) {
+// liveElements decodes a listing. standing leaves out elements that are being removed.
+func liveElements(msgs []netlink.Message) ([]Element, error) {
 	var all []Element
 	for _, m := range msgs {
 		elems, err := decodeElements(m)

@@ -308,14 +308,14 @@ func toOthers() match {
 }
 
 // toOtherLinks matches packets that the host does not send back through the link from which they come.
-func toOtherLinks() match { return notThere(false) }
+func toOtherLinks() match { return notOnLink(false) }
 
 // notBehind matches packets whose source address the host does not reach through the link from which they
 // come.
-func notBehind() match { return notThere(true) }
+func notBehind() match { return notOnLink(true) }
 
-// notThere matches packets with an address that the host does not reach through the link from which they come.
-func notThere(source bool) match {
+// notOnLink matches packets with an address that the host does not reach through the link from which they come.
+func notOnLink(source bool) match {
 	return match{
 		&expr.Fib{Register: reg1, FlagSADDR: source, FlagDADDR: !source, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)},

@@ -290,7 +290,7 @@ func makeFact(dir string) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if there, lookErr := os.Lstat(dir); lookErr == nil && !there.IsDir() {
+	if existing, lookErr := os.Lstat(dir); lookErr == nil && !existing.IsDir() {
 		return err
 	}
 	return nil

@@ -46,7 +46,7 @@ func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
 // take locks and reads a record. If there is no record at first but one appears later, take locks
 // again, because the record belongs to a running ADD.
 func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
-	ok, missing := d.LockThere(path, wait)
+	ok, missing := d.LockExisting(path, wait)
 	if missing {
 		d.Know(path, claim.Version{})
 		return nil, true, nil

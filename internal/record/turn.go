@@ -34,7 +34,7 @@ const (
 // in any process, continues where the last call ended; together they go through the whole
 // directory, again and again. No call lists the whole directory. Suspects also removes claims of
 // killed gcs that it meets.
-func (d *Dir) Suspects(network, dir string, most int, there func(id spec.AttachmentKey, named bool) bool) (owners []owner.Key, err error) {
+func (d *Dir) Suspects(network, dir string, most int, suspect func(id spec.AttachmentKey, named bool) bool) (owners []owner.Key, err error) {
 	if err := d.Guard(claim.Attachments, network); err != nil {
 		return nil, fmt.Errorf("look at records: %w", err)
 	}
@@ -44,7 +44,7 @@ func (d *Dir) Suspects(network, dir string, most int, there func(id spec.Attachm
 		path := filepath.Join(records, name)
 		if strings.HasSuffix(name, claim.Suffix) {
 			d.SweepClaim(path)
-		} else if left(path, dir, there) {
+		} else if isSuspect(path, dir, suspect) {
 			owners = append(owners, owner.Key(name[:owner.Len]))
 		}
 	}
@@ -157,10 +157,10 @@ func choose(entries []entry, most int) (names []string, at int64) {
 	return names, at
 }
 
-// left reports whether a record belongs to a pod whose namespace was in dir and is not there now, or
+// isSuspect reports whether a record belongs to a pod whose namespace was in dir and is not there now, or
 // is suspect according to there. left compares the text that encode writes, because decoding would
 // take a process 0.2 ms for its first record.
-func left(path, dir string, there func(spec.AttachmentKey, bool) bool) bool {
+func isSuspect(path, dir string, suspect func(spec.AttachmentKey, bool) bool) bool {
 	data, err := durable.ReadUpTo(path, suspectSize)
 	if err != nil {
 		return false
@@ -175,7 +175,7 @@ func left(path, dir string, there func(spec.AttachmentKey, bool) bool) bool {
 	}
 	id, rest := after(data, `"containerID":"`)
 	ifName, rest := after(rest, `"ifname":"`)
-	return there(spec.AttachmentKey{ContainerID: id, IfName: ifName}, bytes.Contains(rest, []byte(`"caller":{`)))
+	return suspect(spec.AttachmentKey{ContainerID: id, IfName: ifName}, bytes.Contains(rest, []byte(`"caller":{`)))
 }
 
 // after returns the text between key and the next quote, and what follows.

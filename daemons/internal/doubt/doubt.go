@@ -26,7 +26,7 @@ type Table[T any] struct {
 	Newer func(missing, there T) bool
 	Now   func() time.Time // nil: time.Now
 
-	there   map[string]T // what the source has
+	present map[string]T // what the source has
 	missing map[string]Past[T]
 	deleted map[string]Past[T]
 }
@@ -45,10 +45,10 @@ func (t *Table[T]) now() time.Time {
 }
 
 // Restore takes over what an earlier run saved. A time in the future becomes now, because the clock was set back.
-func (t *Table[T]) Restore(there map[string]T, missing, deleted map[string]Past[T]) {
-	t.there, t.missing, t.deleted = maps.Clone(there), t.past(missing), t.past(deleted)
+func (t *Table[T]) Restore(present map[string]T, missing, deleted map[string]Past[T]) {
+	t.present, t.missing, t.deleted = maps.Clone(present), t.past(missing), t.past(deleted)
 	for key := range t.missing {
-		delete(t.there, key)
+		delete(t.present, key)
 	}
 }
 
@@ -65,12 +65,12 @@ func (t *Table[T]) past(saved map[string]Past[T]) map[string]Past[T] {
 
 // Put stores an object that an event reports, and returns whether that changes anything.
 func (t *Table[T]) Put(key string, object T) (changed bool) {
-	old, known := t.there[key]
+	old, known := t.present[key]
 	_, missed := t.missing[key]
-	if t.there == nil {
-		t.there = map[string]T{}
+	if t.present == nil {
+		t.present = map[string]T{}
 	}
-	t.there[key] = object
+	t.present[key] = object
 	delete(t.missing, key)
 	delete(t.deleted, key)
 	return !known || missed || !reflect.DeepEqual(old, object)
@@ -79,7 +79,7 @@ func (t *Table[T]) Put(key string, object T) (changed bool) {
 // Delete removes an object whose deletion an event reports, also if it was missing.
 func (t *Table[T]) Delete(key string) (changed bool) {
 	object, known := t.Get(key)
-	delete(t.there, key)
+	delete(t.present, key)
 	delete(t.missing, key)
 	if known && t.Keep > 0 {
 		set(&t.deleted, key, Past[T]{object, t.now()})
@@ -90,8 +90,8 @@ func (t *Table[T]) Delete(key string) (changed bool) {
 // Replace takes over a reading of all objects. If the reading follows the last one, what it lacks was deleted, and
 // what was missing before stays missing. If it does not follow, or this is not known, what it lacks becomes missing.
 func (t *Table[T]) Replace(reading map[string]T, follows bool) (changed bool) {
-	was, before := t.there, t.missing
-	t.there, t.missing = maps.Clone(reading), nil
+	was, before := t.present, t.missing
+	t.present, t.missing = maps.Clone(reading), nil
 	for key, p := range before {
 		t.lose(key, p)
 	}
@@ -100,10 +100,10 @@ func (t *Table[T]) Replace(reading map[string]T, follows bool) (changed bool) {
 			t.lose(key, Past[T]{object, t.now()})
 		}
 	}
-	for key := range t.there {
+	for key := range t.present {
 		delete(t.deleted, key)
 	}
-	return !same(was, t.there) || !same(before, t.missing)
+	return !same(was, t.present) || !same(before, t.missing)
 }
 
 func same[V any](a, b map[string]V) bool {
@@ -112,7 +112,7 @@ func same[V any](a, b map[string]V) bool {
 
 // lose notes that an object is missing, unless the source has it or a newer one.
 func (t *Table[T]) lose(key string, p Past[T]) {
-	if there, has := t.there[key]; !has || t.Newer != nil && t.Newer(p.Object, there) {
+	if there, has := t.present[key]; !has || t.Newer != nil && t.Newer(p.Object, there) {
 		set(&t.missing, key, p)
 	}
 }
@@ -153,13 +153,13 @@ func (t *Table[T]) Get(key string) (object T, known bool) {
 	if p, missing := t.missing[key]; missing {
 		return p.Object, true
 	}
-	object, known = t.there[key]
+	object, known = t.present[key]
 	return object, known
 }
 
-// There returns what the source has under a key.
-func (t *Table[T]) There(key string) (object T, has bool) {
-	object, has = t.there[key]
+// GetPresent returns what the source has under a key.
+func (t *Table[T]) GetPresent(key string) (object T, has bool) {
+	object, has = t.present[key]
 	return object, has
 }
 
@@ -169,10 +169,10 @@ func (t *Table[T]) Recall(key string) (object T, known bool) {
 	return p.Object, known
 }
 
-// Known returns all objects, the missing ones too.
-func (t *Table[T]) Known() map[string]T {
-	out := make(map[string]T, len(t.there)+len(t.missing))
-	maps.Copy(out, t.there)
+// AllByKey returns all objects, the missing ones too.
+func (t *Table[T]) AllByKey() map[string]T {
+	out := make(map[string]T, len(t.present)+len(t.missing))
+	maps.Copy(out, t.present)
 	for key, p := range t.missing {
 		out[key] = p.Object
 	}
@@ -184,11 +184,11 @@ func (t *Table[T]) All() []T {
 	if len(t.missing) == 0 {
 		return t.Present()
 	}
-	return order.Values(t.Known())
+	return order.Values(t.AllByKey())
 }
 
 // Present returns what the source has, in the order of the keys.
-func (t *Table[T]) Present() []T { return order.Values(t.there) }
+func (t *Table[T]) Present() []T { return order.Values(t.present) }
 
 // Missing returns the missing objects in the order of their keys.
 func (t *Table[T]) Missing() []Past[T] { return order.Values(t.missing) }

@@ -24,7 +24,7 @@ func newTable(keep time.Duration) (*Table[version], *time.Time) {
 // text returns what a table knows: what the source has, then what is missing, then what was deleted, each sorted.
 func text(t *Table[version]) string {
 	var out []string
-	for mark, list := range map[string]map[string]version{"": t.there, "?": objects(t.missing), "-": objects(t.deleted)} {
+	for mark, list := range map[string]map[string]version{"": t.present, "?": objects(t.missing), "-": objects(t.deleted)} {
 		for key, v := range list {
 			out = append(out, fmt.Sprintf("%s%s%d", mark, key, v))
 		}
@@ -201,19 +201,19 @@ func TestRead(t *testing.T) {
 	table.Replace(map[string]version{"a": 3, "c": 1}, false)
 	for what, got := range map[string]any{
 		"[3 2 1]": table.All(), "[3 1]": table.Present(), "[2]": Objects(table.Missing()), "[0]": Objects(table.Deleted()),
-		"[a b c]": slices.Sorted(maps.Keys(table.Known())),
+		"[a b c]": slices.Sorted(maps.Keys(table.AllByKey())),
 	} {
 		if fmt.Sprint(got) != what {
 			t.Errorf("%v, want %s", got, what)
 		}
 	}
 	_, known := table.Get("b")
-	_, has := table.There("b")
+	_, has := table.GetPresent("b")
 	_, gone := table.Recall("d")
 	if _, unknown := table.Get("d"); !known || has || !gone || unknown {
 		t.Errorf("known %v, has %v, gone %v, unknown %v", known, has, gone, unknown)
 	}
-	if table.Known()["x"] = 1; len(table.All()) != 3 {
+	if table.AllByKey()["x"] = 1; len(table.All()) != 3 {
 		t.Errorf("%v", table.All())
 	}
 }
