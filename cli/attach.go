@@ -240,7 +240,7 @@ func (e *plainError) Unwrap() error { return e.err }
 // the container's namespace.
 func plainly(err error, netns string) error {
 	var exists *netstate.VethExistsError
-	var taken *portmap.TakenError
+	var inUse *portmap.PortInUseError
 	switch {
 	case errors.As(err, &exists) && exists.In != "":
 		text := fmt.Sprintf("this container already has %s of this network, in %s; use another --id, or del first", exists.IfName, exists.In)
@@ -252,20 +252,20 @@ func plainly(err error, netns string) error {
 		}
 		text := fmt.Sprintf("%s already has %s; use another --ifname (-i %s), or del first", netns, exists.IfName, other)
 		return &plainError{text, err}
-	case errors.As(err, &taken) && taken.Holder != nil:
-		return alreadyPublished(taken, err)
+	case errors.As(err, &inUse) && inUse.Holder != nil:
+		return alreadyPublished(inUse, err)
 	}
 	return err
 }
 
 // alreadyPublished names the container that has published the port, and how to end it.
-func alreadyPublished(taken *portmap.TakenError, err error) error {
-	h := taken.Holder
+func alreadyPublished(inUse *portmap.PortInUseError, err error) error {
+	h := inUse.Holder
 	where := h.ContainerID
 	if where == containerID(h.NetNS) {
 		where = h.NetNS
 	}
 	name := called(h.Network, where, h.IfName)
-	return hinted(&plainError{fmt.Sprintf("%s is already published by %s", taken.Port(), name), err},
+	return hinted(&plainError{fmt.Sprintf("%s is already published by %s", inUse.Port(), name), err},
 		"publish another port of the host, or end %s; patchbay inspect %s shows it", name, h.ContainerID)
 }

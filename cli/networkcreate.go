@@ -42,7 +42,7 @@ func (c *networkCreateCommand) Execute([]string) error {
 	}
 	err = c.app.printAll(c.text(made))
 	if err != nil && !c.DryRun {
-		err = c.app.undoFailed(err, func(ctx context.Context) error { return m.TakeBack(ctx, made) })
+		err = c.app.undoFailed(err, func(ctx context.Context) error { return m.Rollback(ctx, made) })
 	}
 	return err
 }

@@ -171,7 +171,7 @@ func localAttachmentOf(at *gc.Attached) *localAttachment {
 	if at.InCache {
 		s.Since, s.Cached, s.config = at.Since, true, at.Config
 		s.result(at.Result)
-		if takesPorts(at.Config) {
+		if declaresPorts(at.Config) {
 			s.published(at.Capabilities)
 		}
 	}
@@ -219,10 +219,10 @@ func (s *localAttachment) result(r *spec.Result) {
 	}
 }
 
-// takesPorts reports whether a plugin of the cached configuration declares the capability
+// declaresPorts reports whether a plugin of the cached configuration declares the capability
 // portMappings. containerd passes the ports of a pod to each of its networks, also to loopback.
 // An old runtime cached no configuration; then the network may publish ports.
-func takesPorts(config []byte) bool {
+func declaresPorts(config []byte) bool {
 	list, err := chain.ParseCached(config)
 	return err != nil || slices.ContainsFunc(list.Plugins, func(p chain.Plugin) bool { return p.Capabilities["portMappings"] })
 }

@@ -166,9 +166,9 @@ func (r *repairer) rules(ctx context.Context) error {
 // named formats the name of an attachment for the output of repair.
 func named(network, id, ifName string) string { return fmt.Sprintf("%s %s/%s", network, id, ifName) }
 
-// take locks a record. So an ADD or DEL runs before or after the repair, not during it. If the
+// lock locks a record. So an ADD or DEL runs before or after the repair, not during it. If the
 // record is deleted, or if an ADD or DEL is working on it, take returns a nil record.
-func (r *repairer) take(listed *record.Record) (rec *record.Record, name string, unlock func(), err error) {
+func (r *repairer) lock(listed *record.Record) (rec *record.Record, name string, unlock func(), err error) {
 	name = named(listed.Network, listed.ContainerID, listed.IfName)
 	rec, ok, err := r.dir.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
 	if !ok {
@@ -184,7 +184,7 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 && listed.Policed == nil && listed.Sends == nil {
 		return nil
 	}
-	rec, name, unlock, err := r.take(listed)
+	rec, name, unlock, err := r.lock(listed)
 	defer unlock()
 	switch {
 	case err != nil || rec == nil:
@@ -199,7 +199,7 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	}
 	elements := r.restorable(name, rec)
 	r.ownerless = make(map[string]bool)
-	r.fw.AddOrDecide(func(taken *nft.TakenError) error { return r.taken(rec, taken) }, elements...)
+	r.fw.AddOrDecide(func(conflict *nft.TakenError) error { return r.resolveConflict(rec, conflict) }, elements...)
 	missing, acceptErr := r.accepts(ctx, rec)
 	err = r.commit(ctx, name, elements)
 	if err == nil {
@@ -233,14 +233,14 @@ func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing str
 // repair skips the attachment, because an ADD or DEL leaves the firewall correct.
 const settle = 2 * time.Second
 
-// taken decides which attachment gets an element that rec and another attachment both need. If
+// resolveConflict decides which attachment gets an element that rec and another attachment both need. If
 // one of the two took the element from the other at its ADD, that one gets the element again.
 // Otherwise rec gets the element in three cases: its owner is not alive, it publishes no port,
 // or its owner is another attachment of the same container. In the last two cases taken stores
 // the other owner in rec.Displaced, because a record that was reconstructed lacks it. It takes no port from
 // another container.
-func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
-	key, _ := nft.OwnerOf(taken.Have.Comment)
+func (r *repairer) resolveConflict(rec *record.Record, conflict *nft.TakenError) error {
+	key, _ := nft.OwnerOf(conflict.Have.Comment)
 	from := owner.Key(key)
 	if slices.Contains(rec.Displaced, from) {
 		return nil
@@ -257,12 +257,12 @@ func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 		lives = lives || r.k.Lives(other)
 		sibling = sibling || other.ContainerID == rec.ContainerID
 	}
-	switch isPort := len(taken.Want.Data) > 0; {
+	switch isPort := len(conflict.Want.Data) > 0; {
 	case !lives:
-		r.ownerless[taken.Have.String()] = true
+		r.ownerless[conflict.Have.String()] = true
 		return nil
 	case isPort && !sibling:
-		return taken
+		return conflict
 	}
 	rec.Displaced = append(rec.Displaced, from)
 	return r.dir.Rewrite(rec)

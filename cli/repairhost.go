@@ -32,7 +32,7 @@ func (r *repairer) host(ctx context.Context) (err error) {
 	}
 	r.env.Warn, r.env.Records = r.app.warn, r.k.Records
 	list, _ := doctor.NewLook(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
-	order.Stable(list, func(a, b *doctor.Attached) int { return took(b) - took(a) })
+	order.Stable(list, func(a, b *doctor.Attached) int { return displacedCount(b) - displacedCount(a) })
 	var errs []error
 	for _, a := range list {
 		for _, rec := range a.Records {
@@ -44,7 +44,7 @@ func (r *repairer) host(ctx context.Context) (err error) {
 	return errors.Join(errs...)
 }
 
-func took(a *doctor.Attached) (n int) {
+func displacedCount(a *doctor.Attached) (n int) {
 	for _, r := range a.Records {
 		n = max(n, len(r.Displaced))
 	}
@@ -57,7 +57,7 @@ func (r *repairer) ends(ctx context.Context, a *doctor.Attached, listed *record.
 	if s, err := r.lacking(ctx, a, listed); len(s) == 0 || err != nil {
 		return err
 	}
-	rec, name, unlock, err := r.take(listed)
+	rec, name, unlock, err := r.lock(listed)
 	defer unlock()
 	if err != nil || rec == nil {
 		return err

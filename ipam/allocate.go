@@ -50,7 +50,7 @@ func Allocate(tx *Tx, req *Request) ([]Grant, error) {
 	if err == nil {
 		return leases, nil
 	}
-	for _, r := range a.taken {
+	for _, r := range a.reserved {
 		err = errors.Join(err, tx.Release(r))
 	}
 	return nil, err
@@ -58,9 +58,9 @@ func Allocate(tx *Tx, req *Request) ([]Grant, error) {
 
 type allocation struct {
 	*Request
-	tx     *Tx
-	wanted []netip.Addr // requested addresses that are not allocated yet
-	taken  []Reservation
+	tx       *Tx
+	wanted   []netip.Addr // requested addresses that are not allocated yet
+	reserved []Reservation
 }
 
 func unique(in []netip.Addr) []netip.Addr {
@@ -106,7 +106,7 @@ func list(addrs []netip.Addr) string {
 }
 
 func (a *allocation) one(i int, set RangeSet) (netip.Addr, error) {
-	if want, ok := a.takeWanted(set); ok {
+	if want, ok := a.popWanted(set); ok {
 		return a.requested(i, set, want)
 	}
 	held, ok, err := a.repeated(set)
@@ -116,8 +116,8 @@ func (a *allocation) one(i int, set RangeSet) (netip.Addr, error) {
 	return a.next(i, set)
 }
 
-// takeWanted returns the first requested address that is in set, and removes it from the list.
-func (a *allocation) takeWanted(set RangeSet) (netip.Addr, bool) {
+// popWanted returns the first requested address that is in set, and removes it from the list.
+func (a *allocation) popWanted(set RangeSet) (netip.Addr, bool) {
 	for i, w := range a.wanted {
 		if set.Contains(w) {
 			a.wanted = append(a.wanted[:i], a.wanted[i+1:]...)
@@ -131,24 +131,24 @@ func (a *allocation) requested(i int, set RangeSet, want netip.Addr) (netip.Addr
 	if want == set[set.Find(want)].Gateway {
 		return want, fmt.Errorf("requested ip %s is subnet's gateway", want)
 	}
-	holder, taken, err := a.tx.Holder(want)
+	holder, reserved, err := a.tx.Holder(want)
 	if err != nil {
 		return want, err
 	}
-	if taken && holder.Holder == a.Holder && a.isDead(holder) {
+	if reserved && holder.Holder == a.Holder && a.isDead(holder) {
 		return want, a.renew(holder)
 	}
-	if taken && holder.EarlierBoot && a.isDead(holder) {
-		taken = false
+	if reserved && holder.EarlierBoot && a.isDead(holder) {
+		reserved = false
 		if err := a.release(holder); err != nil {
 			return want, err
 		}
 	}
-	if !taken {
-		taken, err = a.claim(i, want)
-		taken = !taken
+	if !reserved {
+		reserved, err = a.claim(i, want)
+		reserved = !reserved
 	}
-	if err == nil && taken {
+	if err == nil && reserved {
 		err = fmt.Errorf("requested IP address %s is not available in range set %s", want, set)
 	}
 	return want, err
@@ -276,7 +276,7 @@ func (a *allocation) claim(i int, addr netip.Addr) (bool, error) {
 	if !ok || err != nil {
 		return false, err
 	}
-	a.taken = append(a.taken, Reservation{Addr: addr, Holder: a.Holder})
+	a.reserved = append(a.reserved, Reservation{Addr: addr, Holder: a.Holder})
 	return true, a.tx.SetCursor(i, addr)
 }
 

@@ -225,15 +225,15 @@ func (s *Session) addBy(ctx context.Context, path string, c *spec.Call, prev *sp
 	return result, nil
 }
 
-// takenTries is how often start looks for a program again after the program vanished before its
+// startTries is how often start looks for a program again after the program vanished before its
 // start.
-const takenTries = 4
+const startTries = 4
 
 // start finds a plugin. If the plugin is in this process, start returns it. Otherwise start calls
 // run with the path of the program. An installer may remove the program before run starts it.
 // Then start looks again, and this process may have the plugin by then.
 func (s *Session) start(pluginType string, c *spec.Call, run func(path string) error) (p *Plugin, err error) {
-	for range takenTries {
+	for range startTries {
 		p, path, rerr := s.resolve(pluginType, c)
 		if rerr != nil || p != nil {
 			return p, rerr

@@ -66,13 +66,13 @@ func (r *Request) handle(ctx context.Context, outermost bool) (*spec.Result, err
 	if err == nil {
 		return result, nil
 	}
-	return nil, withVersion(spec.Join(err, takeBack(ctx, r, outermost)), r.Version)
+	return nil, withVersion(spec.Join(err, rollback(ctx, r, outermost)), r.Version)
 }
 
-// takeBack rolls back a failed ADD. It first discards queued work, also that of earlier members
+// rollback rolls back a failed ADD. It first discards queued work, also that of earlier members
 // of a chain, because the chain fails as a whole. Then it runs every undo step, and does the work
 // that these steps queue.
-func takeBack(ctx context.Context, r *Request, outermost bool) error {
+func rollback(ctx context.Context, r *Request, outermost bool) error {
 	if r.Verb != spec.Add {
 		return nil
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/patchbay-net/patchbay/cli/netfile"
 )
 
-// takes reports whether a plugin of a network declares a capability.
-func takes(list *chain.List, capability string) bool {
+// declares reports whether a plugin of a network declares a capability.
+func declares(list *chain.List, capability string) bool {
 	return slices.ContainsFunc(list.Plugins, func(p chain.Plugin) bool { return p.Capabilities[capability] })
 }
 
 // publishing returns a network that publishes ports. To a network without a plugin for ports, it adds portmap, as the
 // driver of Docker does. A network for which the host forwards nothing publishes nothing, as networks of netavark.
 func publishing(list *chain.List) (*chain.List, error) {
-	if takes(list, portMappings) || netfile.Describe(list).Internal {
+	if declares(list, portMappings) || netfile.Describe(list).Internal {
 		return list, nil
 	}
 	return changed(list, func(plugins []map[string]any) []map[string]any {
@@ -28,11 +28,11 @@ func publishing(list *chain.List) (*chain.List, error) {
 	})
 }
 
-// takingAddresses returns a network whose first plugin declares the capability of fixed addresses. CNI_ARGS has only one of them, and a
+// withFixedIPs returns a network whose first plugin declares the capability of fixed addresses. CNI_ARGS has only one of them, and a
 // reload of a container with an address of each family asks for both. The plugins that know the capability also take it if the
 // file does not declare it.
-func takingAddresses(list *chain.List) (*chain.List, error) {
-	if takes(list, fixedIPs) || len(list.Plugins) == 0 {
+func withFixedIPs(list *chain.List) (*chain.List, error) {
+	if declares(list, fixedIPs) || len(list.Plugins) == 0 {
 		return list, nil
 	}
 	return changed(list, func(plugins []map[string]any) []map[string]any {

@@ -141,7 +141,7 @@ func (d *Driver) networkFor(c *call) (*chain.List, *chain.Runtime, error) {
 		list, err = publishing(list)
 	}
 	if err == nil && len(c.addresses()) > 1 {
-		list, err = takingAddresses(list)
+		list, err = withFixedIPs(list)
 	}
 	return list, rt, err
 }

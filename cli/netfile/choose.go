@@ -28,8 +28,8 @@ type Use struct {
 	Through bool
 }
 
-// Taken is what a new network must avoid.
-type Taken struct {
+// InUse is what a new network must avoid.
+type InUse struct {
 	Uses     []Use
 	Links    []string // names of the host's interfaces, and of bridges in other networks' files
 	Devices  map[string]Device
@@ -40,7 +40,7 @@ type Taken struct {
 type Children struct{ Network, Driver, Parent string }
 
 // first returns the first use that overlaps p.
-func (t *Taken) first(p netip.Prefix) (Use, bool) {
+func (t *InUse) first(p netip.Prefix) (Use, bool) {
 	i := slices.IndexFunc(t.Uses, func(u Use) bool { return u.Prefix.Overlaps(p) })
 	if i < 0 {
 		return Use{}, false
@@ -59,7 +59,7 @@ func pools() [3][2]netip.Addr {
 const chosenBits = 24
 
 // free4 returns the first /24 that is not used.
-func (t *Taken) free4() (netip.Prefix, error) {
+func (t *InUse) free4() (netip.Prefix, error) {
 	for _, pool := range pools() {
 		for a := pool[0]; a.Compare(pool[1]) <= 0; {
 			p := netip.PrefixFrom(a, chosenBits)
@@ -73,7 +73,7 @@ func (t *Taken) free4() (netip.Prefix, error) {
 }
 
 // free6 chooses a unique local /64. Its global ID is 40 random bits, as RFC 4193 requires.
-func (t *Taken) free6(random io.Reader) (netip.Prefix, error) {
+func (t *InUse) free6(random io.Reader) (netip.Prefix, error) {
 	for range 16 {
 		b := [16]byte{0: 0xfd}
 		if _, err := io.ReadFull(random, b[1:6]); err != nil {
@@ -88,7 +88,7 @@ func (t *Taken) free6(random io.Reader) (netip.Prefix, error) {
 }
 
 // settle checks the subnets that were given, and chooses those that are missing.
-func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err error) {
+func (w *wanted) settle(t *InUse, random io.Reader) (warnings []string, err error) {
 	if w.child() {
 		return nil, nil // the network uses the subnet of its parent, and so does the host
 	}
@@ -120,7 +120,7 @@ func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err erro
 
 // bridge returns the name of the bridge: the requested one, or the first free name pbN. pb0 is
 // the bridge of the built-in network.
-func (w *wanted) bridge(t *Taken) (string, error) {
+func (w *wanted) bridge(t *InUse) (string, error) {
 	if w.Interface != "" {
 		if slices.Contains(t.Links, w.Interface) {
 			return "", fmt.Errorf("the interface %s exists already, or is another network's: two networks on one bridge are one network", w.Interface)
@@ -136,8 +136,8 @@ func (w *wanted) bridge(t *Taken) (string, error) {
 
 // Look reads what a new network must avoid: other networks, and the host's addresses and
 // routes.
-func Look(dir *chain.Dir, host *nl.Conn) (*Taken, error) {
-	t := &Taken{Devices: map[string]Device{}}
+func Look(dir *chain.Dir, host *nl.Conn) (*InUse, error) {
+	t := &InUse{Devices: map[string]Device{}}
 	for _, l := range dir.Lists {
 		i := Describe(l)
 		if i.Interface != "" {
@@ -181,7 +181,7 @@ func deviceOf(l netlink.Link, all []netlink.Link) Device {
 	return d
 }
 
-func (t *Taken) addresses(host *nl.Conn, names map[int]string) error {
+func (t *InUse) addresses(host *nl.Conn, names map[int]string) error {
 	list, err := host.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
@@ -197,7 +197,7 @@ func (t *Taken) addresses(host *nl.Conn, names map[int]string) error {
 
 // routes adds the routes of all tables, except default routes and those that the kernel makes
 // itself.
-func (t *Taken) routes(host *nl.Conn, names map[int]string) error {
+func (t *InUse) routes(host *nl.Conn, names map[int]string) error {
 	list, err := host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)

@@ -69,8 +69,8 @@ func (m *Maker) Create(ctx context.Context, w Request, dry bool) (*Made, error) 
 	return made, nil
 }
 
-// TakeBack removes a file that Create wrote, unless the file has been removed or changed since.
-func (m *Maker) TakeBack(ctx context.Context, made *Made) error {
+// Rollback removes a file that Create wrote, unless the file has been removed or changed since.
+func (m *Maker) Rollback(ctx context.Context, made *Made) error {
 	unlock, err := durable.LockDir(ctx, m.Dir)
 	if err != nil {
 		return err
@@ -94,11 +94,11 @@ func (m *Maker) plan(w Request) (*Made, error) {
 	for _, b := range dir.Broken {
 		m.Warn(fmt.Errorf("the addresses of this file are unknown, the new network may overlap them: %w", b))
 	}
-	taken, err := Look(dir, m.Host)
+	inUse, err := Look(dir, m.Host)
 	if err != nil {
 		return nil, err
 	}
-	text, warnings, err := New(w, taken, m.Random)
+	text, warnings, err := New(w, inUse, m.Random)
 	if err != nil {
 		return nil, err
 	}

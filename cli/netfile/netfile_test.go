@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { nettest.Main(m) }
 
 // info describes the file of a wish.
-func info(t *testing.T, w Request, taken *Taken) Info {
+func info(t *testing.T, w Request, taken *InUse) Info {
 	t.Helper()
 	w.Name = "n"
 	text, _, err := New(w, taken, bytes.NewReader(bytes.Repeat([]byte{7}, 100)))
@@ -47,28 +47,28 @@ func subnets(i Info) string {
 }
 
 func TestNew(t *testing.T) {
-	busy := &Taken{Links: []string{"pb1", "eth0"}, Uses: []Use{
+	busy := &InUse{Links: []string{"pb1", "eth0"}, Uses: []Use{
 		{Prefix: netip.MustParsePrefix("10.89.0.0/23"), What: "a network"},
 		{Prefix: netip.MustParsePrefix("10.89.2.128/25"), What: "an address"},
 	}}
-	full := &Taken{Uses: []Use{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), What: "a VPN", Through: true}}}
+	full := &InUse{Uses: []Use{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), What: "a VPN", Through: true}}}
 	for _, c := range []struct {
 		name    string
 		wish    Request
-		taken   *Taken
+		taken   *InUse
 		subnets string
 		link    string
 	}{
-		{"the first free subnet and bridge", Request{}, &Taken{}, "10.89.0.0/24", "pb1"},
+		{"the first free subnet and bridge", Request{}, &InUse{}, "10.89.0.0/24", "pb1"},
 		{"around what is in use", Request{}, busy, "10.89.3.0/24", "pb2"},
 		{"outside of a VPN", Request{}, full, "172.20.0.0/24", "pb1"},
-		{"two families", Request{IPv6: true}, &Taken{}, "10.89.0.0/24,fd07:707:707::/64", "pb1"},
-		{"two families, one given", Request{IPv6: true, Subnets: []string{"10.1.0.0/16"}}, &Taken{}, "10.1.0.0/16,fd07:707:707::/64", "pb1"},
-		{"IPv6 alone", Request{Subnets: []string{"fd00:89::/64"}}, &Taken{}, "fd00:89::/64", "pb1"},
-		{"IPv6 given, IPv4 wanted too", Request{IPv6: true, Subnets: []string{"fd00:89::/64"}}, &Taken{}, "10.89.0.0/24,fd00:89::/64", "pb1"},
+		{"two families", Request{IPv6: true}, &InUse{}, "10.89.0.0/24,fd07:707:707::/64", "pb1"},
+		{"two families, one given", Request{IPv6: true, Subnets: []string{"10.1.0.0/16"}}, &InUse{}, "10.1.0.0/16,fd07:707:707::/64", "pb1"},
+		{"IPv6 alone", Request{Subnets: []string{"fd00:89::/64"}}, &InUse{}, "fd00:89::/64", "pb1"},
+		{"IPv6 given, IPv4 wanted too", Request{IPv6: true, Subnets: []string{"fd00:89::/64"}}, &InUse{}, "10.89.0.0/24,fd00:89::/64", "pb1"},
 		{"a part of a VPN's route", Request{Subnets: []string{"10.89.0.0/24"}}, full, "10.89.0.0/24", "pb1"},
 		{"a bridge by name", Request{Interface: "br7"}, busy, "10.89.3.0/24", "br7"},
-		{"separate plugins", Request{Separate: true}, &Taken{}, "10.89.0.0/24", "pb1"},
+		{"separate plugins", Request{Separate: true}, &InUse{}, "10.89.0.0/24", "pb1"},
 		{"macvlan in the host's own subnet", Request{Driver: "macvlan", Options: []string{"parent=eth0"}, Subnets: []string{"10.89.0.0/24"}}, busy, "10.89.0.0/24", "eth0"},
 		{"macvlan with DHCP", Request{Driver: "macvlan", Options: []string{"parent=eth0"}}, busy, "", "eth0"},
 	} {
@@ -83,7 +83,7 @@ func TestDetails(t *testing.T) {
 	i := info(t, Request{
 		Subnets: []string{"10.1.0.0/16", "fd00:1::/64"}, Gateways: []string{"10.1.255.254"}, Ranges: []string{"10.1.255.0/24", "fd00:1::100-fd00:1::1ff"},
 		DNS: []string{"192.0.2.53"}, Options: []string{"mtu=1400", "vlan=7", "isolate=true"},
-	}, &Taken{})
+	}, &InUse{})
 	v4, v6 := i.Subnets[0], i.Subnets[1]
 	if v4.Gateway.String() != "10.1.255.254" || v4.First.String() != "10.1.255.0" || v4.Last.String() != "10.1.255.254" {
 		t.Errorf("IPv4: %+v", v4)
@@ -94,13 +94,13 @@ func TestDetails(t *testing.T) {
 	if i.MTU != 1400 || i.Vlan != 7 || i.Isolate != "same-bridge" || !slices.Equal(i.DNS, []string{"192.0.2.53"}) {
 		t.Errorf("%+v", i)
 	}
-	if i := info(t, Request{Internal: true}, &Taken{}); !i.Internal || i.Subnets[0].Gateway.IsValid() {
+	if i := info(t, Request{Internal: true}, &InUse{}); !i.Internal || i.Subnets[0].Gateway.IsValid() {
 		t.Errorf("internal: %+v", i)
 	}
 }
 
 func TestRefused(t *testing.T) {
-	taken := &Taken{Links: []string{"cni0"}, Devices: map[string]Device{
+	taken := &InUse{Links: []string{"cni0"}, Devices: map[string]Device{
 		"eth0": {MTU: 1500, Ethernet: true}, "lo": {MTU: 65536}, "eth1": {MTU: 1500, Ethernet: true, Port: "br0"},
 	}, Uses: []Use{{Prefix: netip.MustParsePrefix("10.88.0.0/16"), What: "10.88.0.0/16 of network podman"}}}
 	for _, c := range []struct {
@@ -171,7 +171,7 @@ func TestRefused(t *testing.T) {
 // gateway, the subnet is an IPv6 subnet, or the driver is not bridge. Another is an ipvlan whose
 // MTU is above its parent's.
 func TestPossible(t *testing.T) {
-	taken := &Taken{
+	taken := &InUse{
 		Devices:  map[string]Device{"eth0": {MTU: 1500, Ethernet: true}},
 		Children: []Children{{"lan", "ipvlan", "eth0"}, {"far", "macvlan", "eth1"}},
 	}

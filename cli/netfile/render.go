@@ -29,7 +29,7 @@ type conflist struct {
 
 // New returns the text of the file for a request, and warnings. It reads random to choose an
 // IPv6 prefix.
-func New(wish Request, t *Taken, random io.Reader) (text []byte, warnings []string, err error) {
+func New(wish Request, t *InUse, random io.Reader) (text []byte, warnings []string, err error) {
 	w, err := read(wish)
 	if err != nil {
 		return nil, nil, err
@@ -81,7 +81,7 @@ func encode(v any) ([]byte, error) {
 }
 
 // device returns the plugin that makes the interface.
-func (w *wanted) device(t *Taken) (d *Plugin, err error) {
+func (w *wanted) device(t *InUse) (d *Plugin, err error) {
 	d = &Plugin{Type: w.Driver, MTU: w.mtu, Vlan: w.vlan, IPAM: w.ipam(), DNS: dns{w.dns}, Capabilities: map[string]bool{"ips": true, "mac": true}}
 	switch w.Driver {
 	case driverBridge:

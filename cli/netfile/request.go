@@ -255,7 +255,7 @@ type Device struct {
 
 // fitsParent returns an error for an interface that can have no macvlan or ipvlan. It warns if
 // the interface does not exist, or if another network's driver prevents it.
-func (w *wanted) fitsParent(t *Taken) (warnings []string, err error) {
+func (w *wanted) fitsParent(t *InUse) (warnings []string, err error) {
 	if !w.child() {
 		return nil, nil
 	}

@@ -72,13 +72,13 @@ func New(opts Options) (*Keeper, error) {
 		opts.Log("%v", err)
 	}
 	for _, r := range records {
-		k.takeUp(r)
+		k.resume(r)
 	}
 	return k, nil
 }
 
-// takeUp continues to renew a lease that the last keeper stored.
-func (k *Keeper) takeUp(r *leaseFile) {
+// resume continues to renew a lease that the last keeper stored.
+func (k *Keeper) resume(r *leaseFile) {
 	r.Place.Proc = k.opts.Proc
 	e := k.newEntry(r)
 	if err := e.restore(); err != nil {

@@ -28,22 +28,22 @@ const (
 	lastRandom  = 65535
 )
 
-// taken holds the ports that endpoints have published.
-type taken struct{ list []takenPort }
+// usedPorts holds the ports that endpoints have published.
+type usedPorts struct{ list []usedPort }
 
-type takenPort struct {
+type usedPort struct {
 	state.Port
 	by string // the container's name or id; "" for the endpoint that asks
 }
 
-func (t *taken) add(list []state.Port, by string) {
+func (t *usedPorts) add(list []state.Port, by string) {
 	for _, p := range list {
-		t.list = append(t.list, takenPort{p, by})
+		t.list = append(t.list, usedPort{p, by})
 	}
 }
 
 // has reports whether a container publishes the port on an overlapping address, and names that container.
-func (t *taken) has(proto uint8, ip netip.Addr, port uint16) (by string, has bool) {
+func (t *usedPorts) has(proto uint8, ip netip.Addr, port uint16) (by string, has bool) {
 	for _, p := range t.list {
 		if p.Proto == proto && p.HostPort == port && overlap(p.HostIP, ip) {
 			return p.by, true
@@ -67,7 +67,7 @@ func overlap(a, b netip.Addr) bool {
 // choose decides which ports of the host to publish. If Docker's port is 0 or a range, the driver
 // may choose. If a program listens on a fixed port, choose refuses the port, like Docker's own
 // drivers: portmap would take that program's connections.
-func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, err error) {
+func choose(asked []cnm.PortBinding, used *usedPorts, try int) (out []state.Port, err error) {
 	for _, b := range asked {
 		p := state.Port{Proto: b.Proto, Port: b.Port, HostPort: b.HostPort}
 		if b.HostIP != "" {
@@ -142,7 +142,7 @@ func start(b cnm.PortBinding, first, last uint16, try int) int {
 }
 
 // free finds the next port that is not published and on which no program listens.
-func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, error) {
+func free(p *state.Port, first, last uint16, used *usedPorts, from int) (uint16, error) {
 	size := int(last) - int(first) + 1
 	for i := range size {
 		port := uint16(int(first) + (from+i)%size)

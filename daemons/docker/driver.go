@@ -206,7 +206,7 @@ func ifFound(found bool, err error) error {
 // locked calls do for an endpoint or a lease while it holds the lock. found reports whether the
 // object exists.
 func locked[T any](ctx context.Context, d *Driver, id string, get func(string) (*T, error), do func(*T) error) (found bool, err error) {
-	release, err := d.locks.take(ctx, id)
+	release, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return false, err
 	}
@@ -240,8 +240,8 @@ type named struct {
 	uses int           // the number of goroutines that hold the lock or wait for it
 }
 
-// take waits until it gets the lock of a name, or until ctx ends.
-func (l *locks) take(ctx context.Context, name string) (release func(), err error) {
+// lock waits until it gets the lock of a name, or until ctx ends.
+func (l *locks) lock(ctx context.Context, name string) (release func(), err error) {
 	l.mu.Lock()
 	if l.all == nil {
 		l.all = make(map[string]*named)

@@ -30,7 +30,7 @@ import (
 func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	release, err := d.locks.take(ctx, in.EndpointID)
+	release, err := d.locks.lock(ctx, in.EndpointID)
 	if err != nil {
 		return nil, err
 	}
@@ -266,9 +266,9 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 	if err := d.save(e); err != nil {
 		return err
 	}
-	errs := []error{d.leave(ctx, n, e), d.takeBack(e)}
+	errs := []error{d.leave(ctx, n, e), d.moveBack(e)}
 	if e.PostAt.NetNS == e.Hold && e.Post != "" {
-		errs = append(errs, d.del(ctx, n, e, post), d.takeBack(e))
+		errs = append(errs, d.del(ctx, n, e, post), d.moveBack(e))
 	}
 	d.notifyReturn(ctx, n.list.Name, e)
 	errs = append(errs, d.undoHold(ctx, n, e))
@@ -308,7 +308,7 @@ func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) er
 // cached result.
 func (d *Driver) removeByCache(ctx context.Context, e *state.Endpoint) error {
 	d.opts.Log("endpoint %.12s: its network's state is lost: removing it with its cached results", e.ID)
-	errs := []error{d.delCached(ctx, ports, e), d.delCached(ctx, post, e), d.takeBack(e), d.delCached(ctx, hold, e)}
+	errs := []error{d.delCached(ctx, ports, e), d.delCached(ctx, post, e), d.moveBack(e), d.delCached(ctx, hold, e)}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("endpoint %.12s is kept until it can be removed: %w", e.ID, err)
 	}

@@ -194,10 +194,10 @@ func (d *Driver) anothers(e *state.Endpoint, l netlink.Link) bool {
 	return err != nil || slices.ContainsFunc(all, func(o *state.Endpoint) bool { return o.ID != e.ID && ours(o, l) })
 }
 
-// takeBack moves the interface back into the holding namespace, from the host or from a sandbox
+// moveBack moves the interface back into the holding namespace, from the host or from a sandbox
 // whose container has ended. It restores the name and the addresses, because plugins need them to
 // remove their rules. It accepts that the interface does not exist.
-func (d *Driver) takeBack(e *state.Endpoint) error {
+func (d *Driver) moveBack(e *state.Endpoint) error {
 	if e.Kernel == nil {
 		return nil
 	}

@@ -110,7 +110,7 @@ func (d *Driver) precheck(ctx context.Context, n *network, e *state.Endpoint, ex
 	if err != nil {
 		return fmt.Errorf("%s=replace: %w", optDNS, err)
 	}
-	return d.takeFile(ctx, e, d.resolvOf(c))
+	return d.ownFile(ctx, e, d.resolvOf(c))
 }
 
 func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later bool) error {

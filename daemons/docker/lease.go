@@ -52,7 +52,7 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 	if err := d.freeAddress(ctx, p.Network, id, in.Address); err != nil {
 		return nil, err
 	}
-	release, err := d.locks.take(ctx, id)
+	release, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chai
 	if len(ips) > 0 {
 		a.Capabilities["ips"] = ips
 	}
-	release, err := d.locks.take(ctx, path)
+	release, err := d.locks.lock(ctx, path)
 	if err != nil {
 		return nil, a, err
 	}
@@ -269,7 +269,7 @@ func (d *Driver) standIn() string {
 // dropStandIn removes this namespace if no lease is left. A call that needs the namespace has
 // written its lease before, so dropStandIn sees that lease.
 func (d *Driver) dropStandIn(ctx context.Context) error {
-	release, err := d.locks.take(ctx, d.standIn())
+	release, err := d.locks.lock(ctx, d.standIn())
 	if err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted net
 	case err != nil:
 		return err
 	case l.Endpoint != "" && !d.evict(ctx, l.Endpoint, true):
-		return takenBy(l)
+		return errMACInUse(l)
 	}
 	if !wanted.IsValid() {
 		return nil
@@ -322,7 +322,7 @@ func (d *Driver) evictLease(ctx context.Context, l *state.Allocation) {
 	}
 }
 
-func takenBy(l *state.Allocation) error {
+func errMACInUse(l *state.Allocation) error {
 	return fmt.Errorf("the MAC address is that of endpoint %.12s in network %s: choose another --mac-address", l.Endpoint, l.Network)
 }
 
@@ -388,7 +388,7 @@ func (d *Driver) bind(ctx context.Context, id, endpointID string) (bound *state.
 			return nil
 		}
 		if used, err := d.used(l); used { // two endpoints asked for one MAC address at the same time
-			return errors.Join(err, takenBy(l))
+			return errors.Join(err, errMACInUse(l))
 		}
 		l.Endpoint, l.Unbound = endpointID, false
 		return d.saveLease(l)

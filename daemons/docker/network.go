@@ -54,7 +54,7 @@ func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest
 }
 
 func (d *Driver) lockNetwork(ctx context.Context, id string) (release func(), err error) {
-	return d.locks.take(ctx, "network "+id)
+	return d.locks.lock(ctx, "network "+id)
 }
 
 func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (*state.Network, error) {

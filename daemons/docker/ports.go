@@ -123,7 +123,7 @@ func (d *Driver) portsAt(e *state.Endpoint) state.Where {
 // holds the lock for some milliseconds, until the choice is on the disk, and never while a plugin
 // runs.
 func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (chosen bool, err error) {
-	release, err := d.locks.take(ctx, "ports")
+	release, err := d.locks.lock(ctx, "ports")
 	if err != nil {
 		return false, err
 	}
@@ -132,13 +132,13 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (c
 	if err != nil {
 		d.opts.Log("choose ports: %v", err) // ports of an endpoint that cannot be read do not matter here
 	}
-	taken := new(taken)
+	used := new(usedPorts)
 	for _, other := range all {
 		if other.ID != e.ID && !apart(other, e) {
-			taken.add(other.Published, publisher(other))
+			used.add(other.Published, publisher(other))
 		}
 	}
-	if e.Published, err = choose(e.Asked, taken, try); err != nil {
+	if e.Published, err = choose(e.Asked, used, try); err != nil {
 		return false, err
 	}
 	e.Ports, e.PortsAt = state.Doing, d.portsAt(e)

@@ -166,8 +166,8 @@ func TestPortsOff(t *testing.T) {
 
 func TestChoose(t *testing.T) {
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
-	used := func() *taken {
-		all := new(taken)
+	used := func() *usedPorts {
+		all := new(usedPorts)
 		all.add([]state.Port{{Proto: 6, HostPort: 21000}, {Proto: 6, HostPort: 21001, HostIP: one}, {Proto: 17, HostPort: 21002}}, "web")
 		return all
 	}
@@ -198,10 +198,10 @@ func TestChoose(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, text, c.want)
 		}
 	}
-	if _, err := choose([]cnm.PortBinding{tcp(1, 22000, 22000), tcp(2, 22000, 22000)}, new(taken), 0); !errorHas(err, "publish port 2: host port 22000/tcp is published twice") {
+	if _, err := choose([]cnm.PortBinding{tcp(1, 22000, 22000), tcp(2, 22000, 22000)}, new(usedPorts), 0); !errorHas(err, "publish port 2: host port 22000/tcp is published twice") {
 		t.Error(err)
 	}
-	got, err := choose([]cnm.PortBinding{tcp(1, 22000, 22009), tcp(2, 22000, 22009)}, new(taken), 0)
+	got, err := choose([]cnm.PortBinding{tcp(1, 22000, 22009), tcp(2, 22000, 22009)}, new(usedPorts), 0)
 	if err != nil || got[0].HostPort == got[1].HostPort {
 		t.Errorf("%v %v", got, err)
 	}

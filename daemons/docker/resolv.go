@@ -123,14 +123,14 @@ func (d *Driver) resolvOf(c *containerFile) string {
 	return filepath.Join(d.opts.DataRoot, "containers", c.ID, resolvName)
 }
 
-// takeFile makes an endpoint the owner of a file. If another network of the container owns the
-// file, takeFile returns an error. The file of an old endpoint with another sandbox does not
+// ownFile makes an endpoint the owner of a file. If another network of the container owns the
+// file, ownFile returns an error. The file of an old endpoint with another sandbox does not
 // count.
-func (d *Driver) takeFile(ctx context.Context, e *state.Endpoint, path string) error {
+func (d *Driver) ownFile(ctx context.Context, e *state.Endpoint, path string) error {
 	if path == "" {
 		return nil
 	}
-	release, err := d.locks.take(ctx, "file "+path)
+	release, err := d.locks.lock(ctx, "file "+path)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (d *Driver) restoreDNS(ctx context.Context, e *state.Endpoint) error {
 	if e.DNS == nil || e.DNS.Path == "" {
 		return nil
 	}
-	release, err := d.locks.take(ctx, "file "+e.DNS.Path)
+	release, err := d.locks.lock(ctx, "file "+e.DNS.Path)
 	if err != nil {
 		return err
 	}

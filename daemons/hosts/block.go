@@ -79,7 +79,7 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 			return b.Node == node && fits(n, subnet, b.Prefix) && (!slices.ContainsFunc(remembered, subnet.Overlaps) || slices.Contains(remembered, b.Prefix))
 		})
 		if i < 0 { // the node holds none of its former blocks, and cannot claim one any more
-			if _, reclaimable := old(n, subnet, remembered, takenOf(n, subnet, blocks)); !reclaimable {
+			if _, reclaimable := old(n, subnet, remembered, claimedBlocks(n, subnet, blocks)); !reclaimable {
 				i = slices.IndexFunc(blocks, func(b store.Block) bool { return b.Node == node && fits(n, subnet, b.Prefix) })
 			}
 		}

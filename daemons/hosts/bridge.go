@@ -93,7 +93,7 @@ func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 		}
 	}
 	for _, network := range w.Bridges {
-		if d.takesPart(network) || !may.network(network) {
+		if d.participates(network) || !may.network(network) {
 			continue
 		}
 		removed, err := b.drop(network)

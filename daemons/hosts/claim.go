@@ -118,15 +118,15 @@ const maxRaces = 100
 // claimOne creates a block. It prefers the block that this node had before. Otherwise it takes a
 // free one, or else the block of a node that has been gone for long.
 func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
-	taken := takenOf(n, subnet, blocks)
+	claimed := claimedBlocks(n, subnet, blocks)
 	for range maxRaces {
-		prefix, ok := old(n, subnet, w.Own[n.Name], taken)
+		prefix, ok := old(n, subnet, w.Own[n.Name], claimed)
 		had := ok
 		if err := w.Missing.refuse(n, subnet); !ok && err != nil {
 			return store.Block{}, err
 		}
 		if !ok {
-			prefix, ok = freeBlock(subnet, bitsOf(n, subnet), taken, a.self+" "+n.Name)
+			prefix, ok = freeBlock(subnet, bitsOf(n, subnet), claimed, a.self+" "+n.Name)
 		}
 		if !ok {
 			return a.reclaim(ctx, w, n, subnet, blocks)
@@ -141,13 +141,13 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 		case had: // addresses of the block may be in use here (see yield)
 			return b, fmt.Errorf("claim block %s, which was this host's: another host claimed it first", prefix)
 		}
-		taken = append(taken, prefix) // another host claimed it first
+		claimed = append(claimed, prefix) // another host claimed it first
 	}
 	return store.Block{}, fmt.Errorf("claim a block of %s: other hosts claimed each choice first, %d times", subnet, maxRaces)
 }
 
-// takenOf returns the blocks that a claim in a subnet must not overlap.
-func takenOf(n *store.Network, subnet netip.Prefix, blocks []store.Block) (out []netip.Prefix) {
+// claimedBlocks returns the blocks that a claim in a subnet must not overlap.
+func claimedBlocks(n *store.Network, subnet netip.Prefix, blocks []store.Block) (out []netip.Prefix) {
 	for _, b := range blocks {
 		if b.Prefix.Bits() >= bitsOf(n, subnet) { // no host can have claimed a wider block
 			out = append(out, b.Prefix)

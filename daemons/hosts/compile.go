@@ -74,8 +74,8 @@ func (d *desired) keeps(network string) bool {
 	return d.wrong[network] == nil && slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network && (p.complete() || p.soon) })
 }
 
-// takesPart reports whether this host takes part in a network.
-func (d *desired) takesPart(network string) bool {
+// participates reports whether this host takes part in a network.
+func (d *desired) participates(network string) bool {
 	return slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network })
 }
 

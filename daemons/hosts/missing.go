@@ -152,7 +152,7 @@ func (m *mirror) waits(blocks []store.Block, b store.Block) bool {
 		return false
 	}
 	all := append(blocksOf(blocks, n.Name), beside(doubt.Objects(m.blocks.Missing()), n.Name, blocks)...)
-	_, free := freeBlock(n.Subnets[i], b.Prefix.Bits(), takenOf(&n, n.Subnets[i], all), "")
+	_, free := freeBlock(n.Subnets[i], b.Prefix.Bits(), claimedBlocks(&n, n.Subnets[i], all), "")
 	return !free
 }
 

@@ -49,7 +49,7 @@ func uncutBy(err error) error {
 // cut ends connections once.
 func (n *networkPolicy) cut() error {
 	n.mu.Lock()
-	c := n.enforcer.TakeCut()
+	c := n.enforcer.DrainCut()
 	n.mu.Unlock()
 	if c == nil {
 		return nil

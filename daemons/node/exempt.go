@@ -101,7 +101,7 @@ func (x *exemptions) look() {
 		x.report(fmt.Errorf("%s: %w: pods keep their address towards %v as before; correct the ConfigMap", x.file, err, x.now()))
 		return
 	}
-	x.report(x.take(list, data))
+	x.report(x.use(list, data))
 }
 
 // read returns the file's content. A missing file counts as empty, because the ConfigMap is
@@ -121,8 +121,8 @@ func (x *exemptions) read() ([]byte, error) {
 	return []byte{}, nil
 }
 
-// take uses a list, and saves the file for the next start.
-func (x *exemptions) take(list []netip.Prefix, data []byte) error {
+// use uses a list, and saves the file for the next start.
+func (x *exemptions) use(list []netip.Prefix, data []byte) error {
 	x.mu.Lock()
 	differs := !slices.Equal(x.list, list)
 	x.list = list

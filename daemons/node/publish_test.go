@@ -90,8 +90,8 @@ func TestWrongKeys(t *testing.T) {
 		"short":          {"c2hvcnQ=", plan.BadKey, false},
 		"long":           {strings.Repeat("A", 200<<10), plan.BadKey, false},
 		"zero":           {"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", plan.BadKey, false},
-		"of this node":   {key(1).String(), plan.TakenKey, true},
-		"of another one": {key(3).String(), plan.TakenKey, true},
+		"of this node":   {key(1).String(), plan.DuplicateKey, true},
+		"of another one": {key(3).String(), plan.DuplicateKey, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, 1)

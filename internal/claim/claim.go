@@ -139,14 +139,14 @@ func (d *Dir) seize(network string, o owner.Key, wait time.Duration, judge func(
 	if err != nil {
 		return nil, "", err
 	}
-	list, taken, free := d.takeAll(network, o)
+	list, locked, free := d.lockFiles(network, o)
 	if keepReason = InUse; free {
 		keepReason = judge(list)
 	}
 	if keepReason == "" {
 		return drop, "", nil
 	}
-	for _, path := range taken {
+	for _, path := range locked {
 		d.UnlockFile(path)
 	}
 	drop()
@@ -179,15 +179,15 @@ func (d *Dir) paths(network string, o owner.Key) []string {
 	return slices.DeleteFunc(paths, durable.IsTemp)
 }
 
-// takeAll locks the records of one owner. If another process uses one of them, free is false.
-func (d *Dir) takeAll(network string, o owner.Key) (list []File, taken []string, free bool) {
+// lockFiles locks the records of one owner. If another process uses one of them, free is false.
+func (d *Dir) lockFiles(network string, o owner.Key) (list []File, locked []string, free bool) {
 	for _, path := range d.paths(network, o) {
 		held := d.HasLock(path)
 		if !d.LockFile(path, 0) {
-			return nil, taken, false
+			return nil, locked, false
 		}
 		if !held {
-			taken = append(taken, path)
+			locked = append(locked, path)
 		}
 		now, err := LookAt(path)
 		d.Know(path, now)
@@ -195,5 +195,5 @@ func (d *Dir) takeAll(network string, o owner.Key) (list []File, taken []string,
 			list = append(list, fileAt(path, now))
 		}
 	}
-	return list, taken, true
+	return list, locked, true
 }

@@ -48,7 +48,7 @@ func (p *put) fillTemp(lock int) error {
 	}
 	fd, err := unix.Openat(from(p.Dir), p.Temp, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return taken(err, unix.ENOENT)
+		return asConcurrent(err, unix.ENOENT)
 	}
 	return errors.Join(p.fill(fd), unix.Close(fd))
 }
@@ -60,10 +60,10 @@ func (p *put) openTemp() (fd int, err error) {
 	}
 	fd, err = unix.Openat(from(p.Dir), p.Temp, p.access()|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return -1, taken(err, unix.EEXIST)
+		return -1, asConcurrent(err, unix.EEXIST)
 	}
 	if held, _ := flock.TryOn(fd, false); held || !flock.IsAt(fd, p.Dir, p.Temp) { // another writer took it for what a killed one left
-		return -1, errors.Join(errTaken, unix.Close(fd))
+		return -1, errors.Join(errConcurrent, unix.Close(fd))
 	}
 	return fd, nil
 }
@@ -84,7 +84,7 @@ func (p *put) removeLeft() error {
 		return tryAgain(err)
 	}
 	if !flock.IsAt(fd, p.Dir, p.Temp) {
-		return errTaken
+		return errConcurrent
 	}
 	return remove(p.Dir, p.Temp)
 }
@@ -93,7 +93,7 @@ func (p *put) removeLeft() error {
 func (p *put) rename() error {
 	dir := from(p.Dir)
 	if !p.New {
-		return taken(unix.Renameat(dir, p.Temp, dir, p.path), unix.ENOENT)
+		return asConcurrent(unix.Renameat(dir, p.Temp, dir, p.path), unix.ENOENT)
 	}
 	if err := unix.Linkat(dir, p.Temp, dir, p.path, 0); err != nil {
 		return err
@@ -101,11 +101,11 @@ func (p *put) rename() error {
 	return remove(p.Dir, p.Temp)
 }
 
-// taken adds errTaken to the error by which one notices another writer: EEXIST if the temporary file comes, ENOENT
+// asConcurrent adds errConcurrent to the error by which one notices another writer: EEXIST if the temporary file comes, ENOENT
 // if it should get its path.
-func taken(err error, sign unix.Errno) error {
+func asConcurrent(err error, sign unix.Errno) error {
 	if errors.Is(err, sign) {
-		return fmt.Errorf("%w: %w", errTaken, err)
+		return fmt.Errorf("%w: %w", errConcurrent, err)
 	}
 	return err
 }

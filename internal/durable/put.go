@@ -97,15 +97,15 @@ func place(path string, data []byte, how How) (fd int, err error) {
 	return fd, nil
 }
 
-// errTaken means that another writer of the same file has, or has taken away, the temporary file.
-var errTaken = errors.New("another process writes it")
+// errConcurrent means that another writer of the same file has, or has taken away, the temporary file.
+var errConcurrent = errors.New("another process writes it")
 
 // again repeats a write for some time. Two writers of one path share the temporary name, so one may take away the
 // other's; the last writer's file stays. A writer that waits may lose to a fast one many times.
 func again(write func() error) error {
 	start := time.Now()
 	for {
-		if err := write(); !errors.Is(err, errTaken) || time.Since(start) > patience {
+		if err := write(); !errors.Is(err, errConcurrent) || time.Since(start) > patience {
 			return err
 		}
 	}
@@ -176,7 +176,7 @@ func (p *put) link(fd int) error {
 		return err
 	}
 	if err := link(fd, from(p.Dir), p.Temp); err != nil {
-		return taken(err, unix.EEXIST)
+		return asConcurrent(err, unix.EEXIST)
 	}
 	return p.rename()
 }

@@ -28,7 +28,7 @@ import (
 )
 
 // Detach performs the DEL of a plugin that makes a veth pair. The order is: firewall, link, address,
-// record (see takeAndRelease). If the attachment's record is lost, Detach removes the elements in lost
+// record (see removeAndRelease). If the attachment's record is lost, Detach removes the elements in lost
 // instead of the record's.
 func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	k := kernel.Of(r)
@@ -42,16 +42,16 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	}
 	made := func() *record.Record { return withoutRecord(k, r, env, lost) }
 	return k.Detach(r, made, func(rec *record.Record) error {
-		return takeAndRelease(ctx, r, func() error { return takeDown(ctx, k, env, rec) })
+		return removeAndRelease(ctx, r, func() error { return removeFromKernel(ctx, k, env, rec) })
 	})
 }
 
-// takeAndRelease removes what other plugins left, removes what the plugin made, and releases the
+// removeAndRelease removes what other plugins left, removes what the plugin made, and releases the
 // address, in the order of a removal (inventory.Remove). dhcp, for example, reaches the server through the interface.
 //
 // The DELs of chained plugins, which ran before, do not wait until their firewall elements are gone
-// (kernel.Finish). Without a link to delete, or if the address goes first, takeAndRelease waits for that.
-func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
+// (kernel.Finish). Without a link to delete, or if the address goes first, removeAndRelease waits for that.
+func removeAndRelease(ctx context.Context, r *plugin.Request, remove func() error) error {
 	var began time.Duration
 	others := inventory.Step{Part: inventory.Rules, Do: func() error {
 		err := detachOthers(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
@@ -66,7 +66,7 @@ func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) e
 	if slices.ContainsFunc(from, IPAMNeedsLink) {
 		address.Part = inventory.Through
 	}
-	return inventory.Remove(others, inventory.Step{Part: inventory.Link, Do: take}, address)
+	return inventory.Remove(others, inventory.Step{Part: inventory.Link, Do: remove}, address)
 }
 
 // detachOthers calls the DEL of the other plugins that still have a record of the attachment: their own DEL
@@ -192,7 +192,7 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	err = k.Sweep(ctx, r, func(rec *record.Record) error {
-		return errors.Join(detachOthers(ctx, r, rec, ""), takeDown(ctx, k, env, rec))
+		return errors.Join(detachOthers(ctx, r, rec, ""), removeFromKernel(ctx, k, env, rec))
 	})
 	if _, ok := r.Valid(); !ok {
 		return err
@@ -206,10 +206,10 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(err, lost, k.SweepAbandoned(ctx, r))
 }
 
-// takeDown removes everything from the kernel. The kernel removes the firewall's elements while
-// takeDown deletes the link. All are gone when takeDown returns. The elements that keep a network
+// removeFromKernel removes everything from the kernel. The kernel removes the firewall's elements while
+// removeFromKernel deletes the link. All are gone when removeFromKernel returns. The elements that keep a network
 // internal are removed after the link.
-func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record) error {
+func removeFromKernel(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record) error {
 	var errs []error
 	k.Withdraw(rec)
 	err := k.NFT.Start(ctx)
@@ -340,9 +340,9 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 }
 
 // DetachSingle performs the DEL of a Single. It calls take and the IPAM plugin (see
-// takeAndRelease). It deletes the record last. If take fails with kernel.ErrUnfinished, the
+// removeAndRelease). It deletes the record last. If take fails with kernel.ErrUnfinished, the
 // record stays.
-func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
+func DetachSingle(ctx context.Context, r *plugin.Request, remove Remover) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
 		at := Place{Conn: openPlace(k, r, r.NetNS, rec)}
@@ -350,8 +350,8 @@ func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 			at = Place{Conn: openPlace(k, r, rec.NetNS, rec), Old: true}
 		}
 		var unfinished error
-		err := takeAndRelease(ctx, r, func() error {
-			err := take(ctx, at, rec)
+		err := removeAndRelease(ctx, r, func() error {
+			err := remove(ctx, at, rec)
 			if errors.Is(err, kernel.ErrUnfinished) {
 				unfinished, err = err, nil
 			}
@@ -383,11 +383,11 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string, rec *record.Rec
 
 // CollectSingle performs the GC of a Single. CollectSingle calls take for each record whose
 // attachment is not valid.
-func CollectSingle(ctx context.Context, r *plugin.Request, take Remover) error {
+func CollectSingle(ctx context.Context, r *plugin.Request, remove Remover) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error {
 		chained := detachOthers(ctx, r, rec, "")
-		err := take(ctx, Place{Conn: openPlace(k, r, rec.NetNS, rec), Old: true}, rec)
+		err := remove(ctx, Place{Conn: openPlace(k, r, rec.NetNS, rec), Old: true}, rec)
 		if chained != nil && errors.Is(err, kernel.ErrUnfinished) {
 			err = nil // the failure counts
 		}

@@ -51,7 +51,7 @@ func (c *Call) Answer(status int, output []byte) error {
 	if len(output) > maxOutput {
 		return errTooLong
 	}
-	text := c.Stderr.take()
+	text := c.Stderr.finish()
 	packet := binary.NativeEndian.AppendUint32(make([]byte, 0, answerSize+len(text)+len(output)), uint32(status))
 	packet = append(append(binary.NativeEndian.AppendUint32(packet, uint32(len(text))), text...), output...)
 	if err := c.grow(len(packet)); err != nil {
@@ -150,16 +150,16 @@ func (c *Call) dead() bool {
 type Stderr struct {
 	log func(string, ...any)
 
-	mu    sync.Mutex
-	text  []byte
-	taken bool
+	mu       sync.Mutex
+	text     []byte
+	finished bool
 }
 
 // Write implements io.Writer.
 func (s *Stderr) Write(text []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.taken {
+	if s.finished {
 		s.log("%s", bytes.TrimSpace(text))
 		return len(text), nil
 	}
@@ -167,11 +167,11 @@ func (s *Stderr) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// take returns the text.
-func (s *Stderr) take() []byte {
+// finish returns the text.
+func (s *Stderr) finish() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := s.text
-	s.text, s.taken = nil, true
+	s.text, s.finished = nil, true
 	return text
 }

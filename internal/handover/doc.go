@@ -46,6 +46,6 @@ const answerSize = 8
 
 // These are the packets of one byte.
 const (
-	taken   = 'T'
-	written = 'A'
+	accepted = 'T'
+	written  = 'A'
 )

@@ -165,7 +165,7 @@ func (s *server) serve(conn *net.UnixConn) {
 	}
 	defer s.begin(c)()
 	// The connection is still open if this succeeds, so check has looked at the right process.
-	if _, err := conn.Write([]byte{taken}); err != nil {
+	if _, err := conn.Write([]byte{accepted}); err != nil {
 		return
 	}
 	s.run(c)

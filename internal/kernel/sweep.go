@@ -63,7 +63,7 @@ func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) (Outcome, error
 // Finish ends a removal. It sends what is queued for rec, but does not wait for the result, so
 // that the caller can delete a link meanwhile. The end of the session waits for the result and
 // deletes the record. If the DEL of the plugin that made the link follows, nothing waits here: that
-// DEL releases the address, and waits before it does (endpoint.takeAndRelease).
+// DEL releases the address, and waits before it does (endpoint.removeAndRelease).
 func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
 	if err := k.NFT.Start(ctx); err != nil {
 		return err

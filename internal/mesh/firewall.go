@@ -87,8 +87,8 @@ type holder struct {
 	records *record.Dir
 }
 
-// take makes the mesh a holder of shared facts. take also restores elements that another program removed from the firewall.
-func (h holder) take(ctx context.Context, env *netstate.Env, facts []record.Fact) error {
+// hold makes the mesh a holder of shared facts. take also restores elements that another program removed from the firewall.
+func (h holder) hold(ctx context.Context, env *netstate.Env, facts []record.Fact) error {
 	var errs []error
 	held := &netstate.Env{NFT: env.NFT, Records: h.records}
 	for _, f := range facts {

@@ -183,7 +183,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	h := holder{s.mark(), store}
 	m.warnLegacy(s.Subnets)
 	facts := s.facts()
-	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, facts), s.guard(ctx, fw)}
+	errs := []error{s.forwarding(ctx, env), h.hold(ctx, env, facts), s.guard(ctx, fw)}
 	var links []placed
 	for _, d := range s.Devices {
 		p, err := m.place(s, d)

@@ -32,7 +32,7 @@ func (c *Conf) ready(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) error {
 	}
 	for _, set := range sets {
 		for _, p := range set {
-			if err = at.takes(p); err == nil {
+			if err = at.checkAddress(p); err == nil {
 				break
 			}
 		}
@@ -112,8 +112,8 @@ func (c *Conf) keepsMTU(r *plugin.Request, k *kernel.Kernel, host *nl.Conn, link
 	return slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == index }), err
 }
 
-// takes returns an error if the kernel would refuse a gateway's address on the link.
-func (at gatewayNow) takes(p netip.Prefix) error {
+// checkAddress returns an error if the kernel would refuse a gateway's address on the link.
+func (at gatewayNow) checkAddress(p netip.Prefix) error {
 	others, there := netstate.Gateway{Prefix: p}.Others(at.addrs)
 	switch {
 	case there:

@@ -40,9 +40,9 @@ func (c *Conf) fastPathInList(in *plugin.InList) error {
 	return nil
 }
 
-// takeFastPath plans the fast path between the container's bridge and the uplinks. It refuses what
+// planFastPath plans the fast path between the container's bridge and the uplinks. It refuses what
 // cannot work.
-func (p *plan) takeFastPath(r *plugin.Request, env *netstate.Env) error {
+func (p *plan) planFastPath(r *plugin.Request, env *netstate.Env) error {
 	k := kernel.Of(r)
 	bridge, has := hostBridge(r, env)
 	gateway := func(ip spec.IPConfig) bool { return slices.ContainsFunc(has, ip.Address.Masked().Contains) }

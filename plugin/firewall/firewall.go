@@ -170,7 +170,7 @@ func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env)
 		}
 	}
 	if c.FastPath {
-		if err := p.takeFastPath(r, env); err != nil {
+		if err := p.planFastPath(r, env); err != nil {
 			return nil, err
 		}
 	}

@@ -201,12 +201,12 @@ func renamed(r *plugin.Request) *record.Record {
 			kernel.Warn(r, fmt.Errorf("device %s of this container belongs to network %s and is kept", rec.Device.Name, rec.Network))
 			continue
 		}
-		taken, err := kernel.Of(r).Records.Take(rec.Network, rec.Owner, name)
+		locked, err := kernel.Of(r).Records.Take(rec.Network, rec.Owner, name)
 		if err != nil {
 			kernel.Warn(r, err)
 		}
-		if taken != nil && taken.Device != nil {
-			return taken
+		if locked != nil && locked.Device != nil {
+			return locked
 		}
 	}
 	return nil

@@ -210,35 +210,35 @@ type hostPort struct {
 // Ensure queues the element. The port's owner is known only when the queue is committed, so the
 // owner is checked then.
 func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
-	env.NFT.AddOrDecide(func(taken *nft.TakenError) error {
-		o := c.ownerOf(taken.Have)
+	env.NFT.AddOrDecide(func(conflict *nft.TakenError) error {
+		o := c.ownerOf(conflict.Have)
 		switch {
 		case o.rec != nil && o.rec.ContainerID == c.container:
 			return c.k.Displace(c.rec, o.rec.Owner)
 		case o.alive:
-			return spec.Invalid("%w", &TakenError{Want: taken.Want, Holder: o.rec, owner: o.name}).
-				WithDetails("%s; the other's mapping is %s", taken.Want, taken.Have)
+			return spec.Invalid("%w", &PortInUseError{Want: conflict.Want, Holder: o.rec, owner: o.name}).
+				WithDetails("%s; the other's mapping is %s", conflict.Want, conflict.Have)
 		}
-		env.Warn(fmt.Errorf("took over %s, %s", taken.Have, o.whyReplaceable()))
+		env.Warn(fmt.Errorf("took over %s, %s", conflict.Have, o.whyReplaceable()))
 		return nil
 	}, c.Element.Element)
 	return nil, nil
 }
 
-// TakenError means that another container has a host port.
-type TakenError struct {
+// PortInUseError means that another container has a host port.
+type PortInUseError struct {
 	Want   nft.Element
 	Holder *record.Record // nil if it cannot be read
 	owner  string
 }
 
 // Error names the holder completely, because the runtime's logs show only this error.
-func (e *TakenError) Error() string {
+func (e *PortInUseError) Error() string {
 	return "host port " + e.Port() + " is taken by " + e.owner
 }
 
 // Port returns the port as people write it, such as 8080/tcp or 127.0.0.1:53/udp.
-func (e *TakenError) Port() string {
+func (e *PortInUseError) Port() string {
 	return strings.TrimPrefix(e.Want.Meaning().What, "published port ")
 }
 

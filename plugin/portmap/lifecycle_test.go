@@ -185,7 +185,7 @@ func TestSamePort(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "host port 8080/tcp is taken by container web (network net, interface eth0)") || spec.ErrorCode(err) != spec.CodeInvalidConfig {
 		t.Fatalf("a port of the living: %v", err)
 	}
-	var taken *TakenError
+	var taken *PortInUseError
 	if !errors.As(err, &taken) || taken.Port() != "8080/tcp" || taken.Holder.ContainerID != "web" {
 		t.Errorf("what a program learns of it: %+v", taken)
 	}

@@ -115,7 +115,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if in.ipam, err = r.IPAMAdd(ctx); err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(endpoint.ValidateAnswer(in.conf.MTU, in.ipam), takes(env.Host, in.pair.Host, in.ipam)); err != nil {
+	if err := cmp.Or(endpoint.ValidateAnswer(in.conf.MTU, in.ipam), checkGateways(env.Host, in.pair.Host, in.ipam)); err != nil {
 		return nil, err
 	}
 	state, result, err := compile(in)
@@ -160,8 +160,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return endpoint.Check(ctx, r, env, state)
 }
 
-// takes returns an error if the kernel would refuse a gateway's address on the host's end.
-func takes(host *nl.Conn, end string, ipam *spec.Result) error {
+// checkGateways returns an error if the kernel would refuse a gateway's address on the host's end.
+func checkGateways(host *nl.Conn, end string, ipam *spec.Result) error {
 	for _, ip := range ipam.IPs {
 		if !ip.Gateway.Is6() {
 			continue
@@ -178,7 +178,7 @@ func status(_ context.Context, r *plugin.Request) error {
 	host, err := kernel.Of(r).Host()
 	for _, answer := range endpoint.Answers(r, plugin.ConfOf[Conf](r).IPAM.Type) {
 		if err == nil {
-			err = takes(host, "veth", answer)
+			err = checkGateways(host, "veth", answer)
 		}
 	}
 	if err != nil {

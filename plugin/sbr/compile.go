@@ -262,7 +262,7 @@ func (o route) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 	}
 	switch {
 	case o.absent:
-		return o.take(env.Sandbox)
+		return o.remove(env.Sandbox)
 	case o.beside:
 		return o.join(env.Sandbox, link)
 	}
@@ -272,7 +272,7 @@ func (o route) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 	return func(context.Context) error { return drop(env.Sandbox, o.msg) }, nil
 }
 
-func (o route) take(c *nl.Conn) (netstate.Undo, error) {
+func (o route) remove(c *nl.Conn) (netstate.Undo, error) {
 	if err := drop(c, o.msg); err != nil {
 		return nil, err
 	}

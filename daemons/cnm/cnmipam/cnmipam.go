@@ -273,7 +273,7 @@ func careful(r *plugin.Request) *ipam {
 
 func del(ctx context.Context, r *plugin.Request) error {
 	i := careful(r)
-	a, torn := i.state.Take(r, name)
+	a, torn := i.state.ReadLocked(r, name)
 	switch {
 	case torn:
 		return i.state.Records.Remove(r.Network, r.Owner, name)

@@ -156,7 +156,7 @@ func (k *Keeper) describe(ctx context.Context, s *State) error {
 func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCheckResponse) error {
 	got, err := k.client.RequestPool(ctx, &p.Request)
 	if err != nil {
-		return taken(err)
+		return withPoolHint(err)
 	}
 	p.ID, p.Prefix = got.PoolID, got.Pool // recorded before it is checked, so that a refused pool can be given back
 	if got.PoolID == "" || !got.Pool.IsValid() || got.Pool.Addr().Is6() != p.Request.V6 {
@@ -185,9 +185,9 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	return k.save(s)
 }
 
-// taken adds a hint to the error for a pool that is already in use. The driver does not say who
+// withPoolHint adds a hint to the error for a pool that is already in use. The driver does not say who
 // uses the pool. It may be our own pool, which an ADD requested before it was killed.
-func taken(err error) error {
+func withPoolHint(err error) error {
 	if !cnm.SaysExists(err) {
 		return err
 	}

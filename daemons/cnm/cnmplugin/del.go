@@ -40,7 +40,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	a, torn := w.state.Take(r, name)
+	a, torn := w.state.ReadLocked(r, name)
 	if a == nil { // the interface may still exist and carry our mark
 		a = w.derived(&remote.DriverState{Owner: r.Owner})
 	}

@@ -243,7 +243,7 @@ func (w *work) attach(ctx context.Context) error {
 	if w.join.InterfaceName == nil || w.join.InterfaceName.SrcName == "" {
 		return nil
 	}
-	return w.takeOver(ctx)
+	return w.moveLink(ctx)
 }
 
 func (w *work) joinEndpoint(ctx context.Context) error {

@@ -22,8 +22,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// takeOver moves the link that the driver names into the container, and configures the link.
-func (w *work) takeOver(ctx context.Context) error {
+// moveLink moves the link that the driver names into the container, and configures the link.
+func (w *work) moveLink(ctx context.Context) error {
 	src := w.join.InterfaceName.SrcName
 	link, err := w.env.Host.Link(src)
 	if nl.IsNotFound(err) {

@@ -97,9 +97,9 @@ func (d *Dir) Begin(r *plugin.Request, pluginName string, a *DriverState) error 
 	return d.Write(r.Network, pluginName, a)
 }
 
-// Take reads and locks the record for a DEL. If there is no record, Take returns nil. If the
+// ReadLocked reads and locks the record for a DEL. If there is no record, ReadLocked returns nil. If the
 // record exists but cannot be read, torn is true.
-func (d *Dir) Take(r *plugin.Request, pluginName string) (a *DriverState, torn bool) {
+func (d *Dir) ReadLocked(r *plugin.Request, pluginName string) (a *DriverState, torn bool) {
 	rec, err := d.Records.Take(r.Network, r.Owner, pluginName)
 	if err == nil && rec != nil {
 		a, err = fromRecord(rec)

@@ -30,7 +30,7 @@ func (m *maker) key(n Node) (k mesh.Key, ok bool) {
 	}
 	about := []string{n.Name}
 	if n.KeyOf != "" {
-		m.taken(n.Name, n.KeyOf, "the one that it had before stays in use")
+		m.duplicateKey(n.Name, n.KeyOf, "the one that it had before stays in use")
 	}
 	text := n.Annotations[KeyAnnotation]
 	if text == "" {
@@ -43,7 +43,7 @@ func (m *maker) key(n Node) (k mesh.Key, ok bool) {
 		return k, false
 	}
 	if other := m.keys[k]; other != "" {
-		m.taken(n.Name, other, "its pods are unreachable")
+		m.duplicateKey(n.Name, other, "its pods are unreachable")
 		return k, false
 	}
 	m.keys[k] = n.Name
@@ -53,7 +53,7 @@ func (m *maker) key(n Node) (k mesh.Key, ok bool) {
 // longKey is how many bytes of a wrong key a problem's text shows.
 const longKey = 64
 
-func (m *maker) taken(node, holder, result string) {
-	m.problem(TakenKey, "Node %s has published the WireGuard key of Node %s, which keeps it; %s: if one is a copy of the other's disk, remove /var/lib/patchbay/node/wireguard on it and restart its agent",
+func (m *maker) duplicateKey(node, holder, result string) {
+	m.problem(DuplicateKey, "Node %s has published the WireGuard key of Node %s, which keeps it; %s: if one is a copy of the other's disk, remove /var/lib/patchbay/node/wireguard on it and restart its agent",
 		[]string{node, cmp.Or(holder, node)}, node, holder, result)
 }

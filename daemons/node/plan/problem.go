@@ -19,7 +19,7 @@ const (
 	Withheld       Reason = "NodeLacksFields"
 	NoKey          Reason = "NoWireGuardKey"
 	BadKey         Reason = "InvalidWireGuardKey"
-	TakenKey       Reason = "WireGuardKeyOfAnotherNode"
+	DuplicateKey   Reason = "WireGuardKeyOfAnotherNode"
 )
 
 // Problem is something wrong with Nodes. It says what to do.

@@ -115,7 +115,7 @@ func (m *merger) static(p *policy.Pod, a *Attached) bool {
 // make adds a pod for an attachment. Two pods of this node never have the same name.
 func (m *merger) make(a *Attached) int {
 	name := cmp.Or(a.Name, a.Addresses[0].String())
-	if m.taken(a.Namespace, name) {
+	if m.hasPod(a.Namespace, name) {
 		name += " " + a.Addresses[0].String()
 	}
 	m.names[key{a.Namespace, name}] = true
@@ -124,7 +124,7 @@ func (m *merger) make(a *Attached) int {
 	return len(m.pods) - 1
 }
 
-func (m *merger) taken(namespace, name string) bool {
+func (m *merger) hasPod(namespace, name string) bool {
 	k := key{namespace, name}
 	at, known := m.cluster.pods.at[k]
 	return m.names[k] || known && m.pods[at].Node == m.cluster.node

@@ -66,9 +66,9 @@ func (e *Enforcer) owe(addrs map[netip.Addr]bool) {
 	maps.Copy(e.cut.judged, addrs)
 }
 
-// TakeCut returns the connections that have to end since it was last called, with Options.CutLater. It returns
+// DrainCut returns the connections that have to end since it was last called, with Options.CutLater. It returns
 // nil if there are none.
-func (e *Enforcer) TakeCut() *Cut {
+func (e *Enforcer) DrainCut() *Cut {
 	if e.cut.program == nil || len(e.cut.judged)+len(e.cut.left) == 0 {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (e *Enforcer) TakeCut() *Cut {
 	return &c
 }
 
-// Update tells a Cut what has changed since TakeCut: the program that is in force, and that pods have its addresses again.
+// Update tells a Cut what has changed since DrainCut: the program that is in force, and that pods have its addresses again.
 func (e *Enforcer) Update(c *Cut) {
 	if e.cut.program == nil {
 		return // no Load since

@@ -21,7 +21,7 @@ func TestCutOfEarlierProgram(t *testing.T) {
 	p := newPair(t, Options{CutLater: true})
 	p.serve(":80")
 	p.load(bothWays + fromA81 + "]}")
-	c := p.enforcer.TakeCut()
+	c := p.enforcer.DrainCut()
 	if c == nil {
 		t.Fatal("nothing is to be cut")
 	}
@@ -40,18 +40,18 @@ func cutOfReturnedAddress(t *testing.T, failed bool) {
 	p := newPair(t, Options{CutLater: true})
 	p.serve(":80")
 	p.load(bothWays + fromA80 + "]}")
-	p.enforcer.TakeCut()
+	p.enforcer.DrainCut()
 	s := shop(t)
 	s.Pods = slices.Clone(s.Pods[:1])
 	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), policy.Compile(s), nil) }))
-	c := p.enforcer.TakeCut()
+	c := p.enforcer.DrainCut()
 	if c == nil || len(c.left) == 0 {
 		t.Fatal("no pod has left")
 	}
 	p.load(bothWays + fromA80 + "]}")
 	if failed {
 		p.enforcer.GiveBack(c)
-		c = p.enforcer.TakeCut()
+		c = p.enforcer.DrainCut()
 	}
 	p.lives(c)
 }

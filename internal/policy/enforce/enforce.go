@@ -29,7 +29,7 @@ type Options struct {
 	// those that the new program denies.
 	KeepConnections bool
 
-	// CutLater leaves it to the caller to end them: TakeCut returns what Load has noted.
+	// CutLater leaves it to the caller to end them: DrainCut returns what Load has noted.
 	CutLater bool
 
 	Log *Log // nil: denied packets are only counted
@@ -128,7 +128,7 @@ func (e *Enforcer) cutNow() error {
 	if e.opts.CutLater {
 		return nil
 	}
-	c := e.TakeCut()
+	c := e.DrainCut()
 	if c == nil {
 		return nil
 	}

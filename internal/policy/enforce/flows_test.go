@@ -321,7 +321,7 @@ func TestCutLater(t *testing.T) {
 	p := newPair(t, Options{CutLater: true})
 	p.serve(":80")
 	p.load(onB + fromA80 + "]}")
-	if c := p.enforcer.TakeCut(); c == nil {
+	if c := p.enforcer.DrainCut(); c == nil {
 		t.Error("the first program ends no connections")
 	}
 	conn := p.dial("10.1.1.2:80")
@@ -331,12 +331,12 @@ func TestCutLater(t *testing.T) {
 	if !conn.asks(5 * time.Second) {
 		t.Error("Load ended the connection")
 	}
-	c := p.enforcer.TakeCut()
-	if p.enforcer.TakeCut() != nil {
+	c := p.enforcer.DrainCut()
+	if p.enforcer.DrainCut() != nil {
 		t.Error("the same connections twice")
 	}
 	p.enforcer.GiveBack(c)
-	must(t, p.node.Do(func() error { return p.enforcer.TakeCut().Do(p.enforcer.Update) }))
+	must(t, p.node.Do(func() error { return p.enforcer.DrainCut().Do(p.enforcer.Update) }))
 	if conn.asks(silence) {
 		t.Error("the connection lives although the policy denies it now")
 	}
