@@ -198,9 +198,9 @@ func (c *checkCommand) report(found []*finding, bad int) string {
 func (a *app) checkAll() ([]*finding, error) {
 	s := a.session()
 	defer s.Close()
-	look := doctor.NewLook(kernel.OfSession(s), a.paths.Proc)
+	inspector := doctor.NewInspector(kernel.OfSession(s), a.paths.Proc)
 	rt := a.runtime(nil)
-	list, err := look.List(rt)
+	list, err := inspector.List(rt)
 	found := make([]*finding, 0, len(list))
 	for _, at := range list {
 		list, lerr := chain.ParseCached(at.Config)
@@ -211,7 +211,7 @@ func (a *app) checkAll() ([]*finding, error) {
 		case lerr == nil && at.Result != nil && spec.AtLeast(list.CNIVersion, "0.4.0"):
 			f.fill(rt.Check(a.ctx, list, at.Attachment))
 		default:
-			diffs, derr := look.Compare(a.ctx, at)
+			diffs, derr := inspector.Compare(a.ctx, at)
 			if at.Uncached(a.paths) {
 				diffs.Other = append(diffs.Other, a.uncached())
 			}

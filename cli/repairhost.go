@@ -31,7 +31,7 @@ func (r *repairer) host(ctx context.Context) (err error) {
 		return err
 	}
 	r.env.Warn, r.env.Records = r.app.warn, r.k.Records
-	list, _ := doctor.NewLook(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
+	list, _ := doctor.NewInspector(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
 	order.Stable(list, func(a, b *doctor.Attached) int { return displacedCount(b) - displacedCount(a) })
 	var errs []error
 	for _, a := range list {
@@ -132,7 +132,7 @@ func (r *repairer) exists(e nft.Element) bool {
 // attachments alone that have no records of ours, or on which an ADD or DEL works.
 func (r *repairer) mend(ctx context.Context) error {
 	r.sound = make(map[owner.Key]bool)
-	list, _ := doctor.NewLook(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
+	list, _ := doctor.NewInspector(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
 	for _, a := range list {
 		l, err := chain.ParseCached(a.Config)
 		if err != nil || a.NetNSDeleted() || a.NetNS == "" || len(a.Records) == 0 || r.busy(a) {
@@ -164,32 +164,32 @@ func (r *repairer) busy(a *doctor.Attached) bool {
 // unrepaired reports what living attachments still lack. It ignores files that cannot be read,
 // because doctor reports them.
 func (r *repairer) unrepaired(ctx context.Context) {
-	look := doctor.NewLook(r.k, r.app.paths.Proc)
-	list, _ := look.List(r.app.runtime(nil))
+	inspector := doctor.NewInspector(r.k, r.app.paths.Proc)
+	list, _ := inspector.List(r.app.runtime(nil))
 	for _, a := range list {
 		if r.sound[a.Owner()] {
 			continue
 		}
 		name := named(a.Network, a.ContainerID, a.IfName)
 		reported := slices.ContainsFunc(r.out.Skipped, func(s string) bool { return strings.HasPrefix(s, name+":") })
-		if why := r.lacks(ctx, look, a); why != "" && !reported {
+		if why := r.lacks(ctx, inspector, a); why != "" && !reported {
 			r.out.Skipped = append(r.out.Skipped, name+": "+why)
 		}
 	}
 }
 
 // lacks describes what a living attachment still lacks after the repair, and what to do.
-func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attached) string {
+func (r *repairer) lacks(ctx context.Context, inspector *doctor.Inspector, a *doctor.Attached) string {
 	switch {
 	case a.NetNSDeleted():
 		return ""
-	case look.Unrecorded(a):
+	case inspector.Unrecorded(a):
 		return fmt.Sprintf("its records below %s are lost, so its firewall elements are not known: "+
 			"attach it again (patchbay check NETWORK NETNS lists what is missing)", r.app.paths.Run)
 	case len(a.Records) == 0 || a.NetNS == "" || r.busy(a):
 		return ""
 	}
-	known, err := look.Firewall(ctx, a) // run has reported already why these elements are missing
+	known, err := inspector.Firewall(ctx, a) // run has reported already why these elements are missing
 	l, perr := chain.ParseCached(a.Config)
 	if err != nil || perr != nil {
 		return ""

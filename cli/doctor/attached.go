@@ -70,11 +70,11 @@ func (a *Attached) Uncached(p paths.Paths) bool {
 	})
 }
 
-// Look compares the attachments of a node with the kernel. It finds the attachments in the
+// Inspector compares the attachments of a node with the kernel. It finds the attachments in the
 // results that runtimes cache and in our records. It calls no plugin, so it works for other
 // vendors' plugins too. For each attachment it takes at most as long as an ADD. It looks up only
 // once what several attachments share.
-type Look struct {
+type Inspector struct {
 	kernel *kernel.Kernel
 	proc   string
 	facts  map[string]record.Fact
@@ -83,9 +83,9 @@ type Look struct {
 	accepted func() (bool, error) // reports whether iptables accepts all addresses; asked once
 }
 
-// NewLook returns a Look. proc is the path of the mounted procfs.
-func NewLook(k *kernel.Kernel, proc string) *Look {
-	l := &Look{kernel: k, proc: proc, facts: make(map[string]record.Fact), lost: make(map[string][]netstate.Lost)}
+// NewInspector returns a Look. proc is the path of the mounted procfs.
+func NewInspector(k *kernel.Kernel, proc string) *Inspector {
+	l := &Inspector{kernel: k, proc: proc, facts: make(map[string]record.Fact), lost: make(map[string][]netstate.Lost)}
 	_, facts, _ := k.Records.Facts() // the check leftovers reports files that cannot be read
 	for _, f := range facts {
 		l.facts[f.Name] = f
@@ -99,7 +99,7 @@ func NewLook(k *kernel.Kernel, proc string) *Look {
 
 // List returns the attachments in cached results and records. If files cannot be read, it
 // returns an error together with the attachments it could read.
-func (l *Look) List(rt *chain.Runtime) (list []*Attached, err error) {
+func (l *Inspector) List(rt *chain.Runtime) (list []*Attached, err error) {
 	f := gc.ReadFiles(rt, l.kernel.Records, nil)
 	for _, a := range f.Attached {
 		list = append(list, &Attached{a, l.proc})
@@ -119,7 +119,7 @@ func (a *Attached) NetNSDeleted() bool {
 
 // Compare returns what links and Firewall find, and differences in our firewall table as a
 // whole.
-func (l *Look) Compare(ctx context.Context, a *Attached) (*netstate.Differences, error) {
+func (l *Inspector) Compare(ctx context.Context, a *Attached) (*netstate.Differences, error) {
 	other, err := l.links(ctx, a)
 	lost, ferr := l.Firewall(ctx, a)
 	d := &netstate.Differences{Lost: lost, Other: other}
@@ -133,7 +133,7 @@ func (l *Look) Compare(ctx context.Context, a *Attached) (*netstate.Differences,
 
 // Unrecorded reports whether the host's interface of an attachment carries our mark although
 // there is no record. Then the records were lost, perhaps with all of /run/patchbay.
-func (l *Look) Unrecorded(a *Attached) bool {
+func (l *Inspector) Unrecorded(a *Attached) bool {
 	if a.Result == nil || len(a.Records) > 0 {
 		return false
 	}
@@ -153,7 +153,7 @@ func (l *Look) Unrecorded(a *Attached) bool {
 
 // Firewall returns the elements that the attachment's records list but the kernel lacks, and the
 // facts that the records name.
-func (l *Look) Firewall(ctx context.Context, a *Attached) (lost []netstate.Lost, err error) {
+func (l *Inspector) Firewall(ctx context.Context, a *Attached) (lost []netstate.Lost, err error) {
 	env := &netstate.Env{NFT: l.kernel.NFT}
 	for _, r := range a.Records {
 		for _, e := range r.Elements {
@@ -171,7 +171,7 @@ func (l *Look) Firewall(ctx context.Context, a *Attached) (lost []netstate.Lost,
 }
 
 // addresses returns the addresses of one record that iptables should accept but does not.
-func (l *Look) addresses(ctx context.Context, env *netstate.Env, r *record.Record) ([]netstate.Lost, error) {
+func (l *Inspector) addresses(ctx context.Context, env *netstate.Env, r *record.Record) ([]netstate.Lost, error) {
 	if len(r.Accepts) == 0 {
 		return nil, nil
 	}
@@ -181,7 +181,7 @@ func (l *Look) addresses(ctx context.Context, env *netstate.Env, r *record.Recor
 	return netstate.AcceptedOf(r).Lost(ctx, env)
 }
 
-func (l *Look) fact(ctx context.Context, env *netstate.Env, name string) ([]netstate.Lost, error) {
+func (l *Inspector) fact(ctx context.Context, env *netstate.Env, name string) ([]netstate.Lost, error) {
 	f, ok := l.facts[name]
 	if _, asked := l.lost[name]; asked || !ok {
 		return l.lost[name], nil
@@ -195,7 +195,7 @@ func (l *Look) fact(ctx context.Context, env *netstate.Env, name string) ([]nets
 
 // links compares the host's links with the records. If a result is cached, it also compares the
 // container's interface with the addresses and routes in it.
-func (l *Look) links(ctx context.Context, a *Attached) (diffs []string, err error) {
+func (l *Inspector) links(ctx context.Context, a *Attached) (diffs []string, err error) {
 	host, err := l.kernel.Host()
 	if err != nil {
 		return nil, err

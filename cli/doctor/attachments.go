@@ -22,22 +22,22 @@ const mostNamed = 3
 
 // liveAttachments returns the attachments of this node whose namespace exists. The check of leftovers
 // covers the others.
-func (n *Node) liveAttachments() (look *Look, list []*Attached, err error) {
-	look = NewLook(n.Kernel, n.Paths.Proc)
-	all, err := look.List(n.Runtime)
+func (n *Node) liveAttachments() (inspector *Inspector, list []*Attached, err error) {
+	inspector = NewInspector(n.Kernel, n.Paths.Proc)
+	all, err := inspector.List(n.Runtime)
 	for _, a := range all {
 		if a.NetNS != "" && !a.NetNSDeleted() {
 			list = append(list, a)
 		}
 	}
-	return look, list, err
+	return inspector, list, err
 }
 
 // attachments compares the interface, addresses and routes of every container with the result of
 // its ADD. Containers that differ in the same way share a finding. Then it runs our plugins' CHECK, because the container also needs a bridge, a gateway,
 // a master or forwarding.
 func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
-	look, list, err := n.liveAttachments()
+	inspector, list, err := n.liveAttachments()
 	broken, err := brokenFiles(err)
 	for _, b := range broken {
 		found = append(found, warning(b.Error()+": its objects are neither checked nor repaired", "start the container again (patchbay del and add); patchbay gc --apply removes what is dead"))
@@ -45,7 +45,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	var lost, uncached []string
 	var different groups
 	for _, a := range list {
-		diffs, lerr := look.links(ctx, a)
+		diffs, lerr := inspector.links(ctx, a)
 		if lerr == nil && len(diffs) == 0 {
 			diffs = n.ask(ctx, a).Other
 		}
@@ -58,7 +58,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 		if len(diffs) > 0 {
 			different.add(strings.Join(diffs, "; "), a.Name())
 		}
-		if look.Unrecorded(a) {
+		if inspector.Unrecorded(a) {
 			lost = append(lost, a.Name())
 		}
 		if a.Uncached(n.Paths) {
@@ -119,11 +119,11 @@ func (n *Node) ask(ctx context.Context, a *Attached) *netstate.Differences {
 // missing reports the attachments that lack firewall elements. Attachments that lack the same
 // elements share a finding.
 func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
-	look, list, err := n.liveAttachments()
+	inspector, list, err := n.liveAttachments()
 	_, err = brokenFiles(err) // the check of attachments reports broken files
 	var recorded, lost lacks
 	for _, a := range list {
-		switch has, lerr := look.Firewall(ctx, a); {
+		switch has, lerr := inspector.Firewall(ctx, a); {
 		case lerr != nil:
 			err = errors.Join(err, lerr)
 		case len(has) > 0:

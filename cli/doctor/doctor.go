@@ -109,7 +109,7 @@ func Examine(ctx context.Context, n *Node, checks []Check) *Report {
 	for _, c := range checks {
 		found, err := c.Run(ctx, n)
 		if err != nil {
-			found = append(found, warning("doctor could not check: "+err.Error(), "%s", toLook(err)))
+			found = append(found, warning("doctor could not check: "+err.Error(), "%s", readAdvice(err)))
 		}
 		for _, f := range found {
 			f.Check = c.ID
@@ -120,8 +120,8 @@ func Examine(ctx context.Context, n *Node, checks []Check) *Report {
 	return r
 }
 
-// toLook returns the advice for a check that could not read what it needs.
-func toLook(err error) string {
+// readAdvice returns the advice for a check that could not read what it needs.
+func readAdvice(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return "run it as root, where the containers' runtime runs"

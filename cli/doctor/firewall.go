@@ -168,7 +168,7 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 			fmt.Sprintf("the nftables chain %s drops forwarded traffic by policy: an accept of ours does not overrule that", d.name),
 			"nft insert rule %s ip saddr SUBNET accept, and the same with ip daddr and ct state established,related; or make its policy accept", d.name))
 	}
-	got, lerr := n.Kernel.NFT.Look(nft.Ref{Family: nftables.TableFamilyINet, Table: "firewalld"})
+	got, lerr := n.Kernel.NFT.ReadPresence(nft.Ref{Family: nftables.TableFamilyINet, Table: "firewalld"})
 	if err = errors.Join(err, lerr); lerr == nil && got[0].Found && !n.inZone() {
 		found = append(found, warning("firewalld is running, and no container is in one of its zones: it rejects traffic of addresses that are in no zone",
 			`add {"type": "firewall"} to the networks, or firewall-cmd --permanent --zone=trusted --add-source=SUBNET`))

@@ -271,7 +271,7 @@ func (n *Node) networksWith(pluginType string) (names []string) {
 
 // kubeProxy reports whether kube-proxy has written iptables rules on this host.
 func (n *Node) kubeProxy() (bool, error) {
-	got, err := n.Kernel.NFT.Look(nft.Ref{Family: 2, Table: "nat", Chain: "KUBE-SERVICES"}, nft.Ref{Family: 2, Table: "kube-proxy"})
+	got, err := n.Kernel.NFT.ReadPresence(nft.Ref{Family: 2, Table: "nat", Chain: "KUBE-SERVICES"}, nft.Ref{Family: 2, Table: "kube-proxy"})
 	if err != nil {
 		return false, err
 	}

@@ -69,7 +69,7 @@ type unenforced struct {
 
 // unenforced looks at all pods of this node. enforced reports whether the kernel has any policy.
 func (n *Node) unenforced() (wrong []unenforced, enforced bool, err error) {
-	err = enforce.Look(n.Kernel.NFT, func(v *enforce.View) error {
+	err = enforce.WithView(n.Kernel.NFT, func(v *enforce.View) error {
 		wrong, enforced = nil, v.Enforced()
 		for _, r := range n.records() {
 			if r.Policed == nil || !n.Kernel.Lives(r) {

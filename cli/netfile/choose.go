@@ -134,9 +134,9 @@ func (w *wanted) bridge(t *InUse) (string, error) {
 	}
 }
 
-// Look reads what a new network must avoid: other networks, and the host's addresses and
+// ReadInUse reads what a new network must avoid: other networks, and the host's addresses and
 // routes.
-func Look(dir *chain.Dir, host *nl.Conn) (*InUse, error) {
+func ReadInUse(dir *chain.Dir, host *nl.Conn) (*InUse, error) {
 	t := &InUse{Devices: map[string]Device{}}
 	for _, l := range dir.Lists {
 		i := Describe(l)

@@ -94,7 +94,7 @@ func (m *Maker) plan(w Request) (*Made, error) {
 	for _, b := range dir.Broken {
 		m.Warn(fmt.Errorf("the addresses of this file are unknown, the new network may overlap them: %w", b))
 	}
-	inUse, err := Look(dir, m.Host)
+	inUse, err := ReadInUse(dir, m.Host)
 	if err != nil {
 		return nil, err
 	}

@@ -219,7 +219,7 @@ func TestLook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := Look(&chain.Dir{Lists: []*chain.List{l}}, c)
+	taken, err := ReadInUse(&chain.Dir{Lists: []*chain.List{l}}, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestLookDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := Look(&chain.Dir{Lists: []*chain.List{lan}}, c)
+	taken, err := ReadInUse(&chain.Dir{Lists: []*chain.List{lan}}, c)
 	if err != nil {
 		t.Fatal(err)
 	}

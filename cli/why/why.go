@@ -110,7 +110,7 @@ type Host struct {
 
 // Ask answers whether a packet from one end to a port of another may pass.
 func (h Host) Ask(from, to End, target Target) (a *Answer, err error) {
-	err = enforce.Look(h.FW, func(v *enforce.View) error {
+	err = enforce.WithView(h.FW, func(v *enforce.View) error {
 		q := &question{Host: h, view: v, from: from, to: to, target: target}
 		a, err = q.answer()
 		return err

@@ -223,16 +223,16 @@ func lockOf(ctx context.Context, dir, file string, wait time.Duration) (unlock f
 // starts meanwhile must not answer Docker with errors. So a driver first takes a second lock: gc
 // looks at this lock, and stops when a driver has taken it.
 const (
-	driverLock = "driver"
-	gcLooks    = 100 * time.Millisecond // how often gc looks at the lock
-	lookTime   = time.Second            // longer than one look takes
-	gcTime     = 30 * time.Second       // longer than gc takes to stop; meanwhile calls wait at the socket
+	driverLock  = "driver"
+	gcPollEvery = 100 * time.Millisecond // how often gc looks at the lock
+	pollTime    = time.Second            // longer than one look takes
+	gcTime      = 30 * time.Second       // longer than gc takes to stop; meanwhile calls wait at the socket
 )
 
 // lockDriver takes the driver's lock and the lock of the state. It waits for gc, but not for
 // another driver.
 func lockDriver(ctx context.Context, dir string) (unlock func(), err error) {
-	only, err := lockOf(ctx, dir, driverLock, lookTime)
+	only, err := lockOf(ctx, dir, driverLock, pollTime)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func lockDriver(ctx context.Context, dir string) (unlock func(), err error) {
 func untilDriver(ctx context.Context, dir string) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
-		for clock.Sleep(ctx, gcLooks) {
+		for clock.Sleep(ctx, gcPollEvery) {
 			looked, err := lock(ctx, filepath.Join(dir, driverLock), 0)
 			if err != nil {
 				cancel(err)

@@ -19,7 +19,7 @@ func serveHealth(address string, agent interface{ Handler() http.Handler }, logg
 	if err != nil {
 		return nil, fmt.Errorf("serve metrics: %w: name another address with --listen", err)
 	}
-	server := &http.Server{Handler: agent.Handler(), ReadHeaderTimeout: lookTime, ErrorLog: logger}
+	server := &http.Server{Handler: agent.Handler(), ReadHeaderTimeout: pollTime, ErrorLog: logger}
 	go server.Serve(l)                    //nolint:errcheck // it ends with Close
 	return func() { server.Close() }, nil //nolint:errcheck // the process ends
 }

@@ -273,7 +273,7 @@ func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error)
 		return nil, fmt.Errorf("%w yet: it is being requested", errUnknown)
 	}
 	at := e.place()
-	if err := at.Look(); err != nil {
+	if err := at.Check(); err != nil {
 		return nil, err
 	}
 	return e.result()

@@ -80,7 +80,7 @@ func (e *entry) upkeep() {
 // watch ends the entry when its interface is gone.
 func (e *entry) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := e.rec.Place.Look(); errors.Is(err, client.ErrRemoved) {
+		if err := e.rec.Place.Check(); errors.Is(err, client.ErrRemoved) {
 			e.vanish(err)
 			return
 		}

@@ -137,7 +137,7 @@ func (c *collector) facts() *evidence {
 func (c *collector) endpoint(ctx context.Context, id string) error {
 	return c.d.known(ctx, id, func(ctx context.Context, e *state.Endpoint) error {
 		f := c.facts()
-		f.look(e)
+		f.readSandbox(e)
 		if f.docker = c.docker.ofEndpoint(e); f.docker == hasNot {
 			f.use = c.d.inUse(e)
 		}
@@ -153,7 +153,7 @@ func (c *collector) endpoint(ctx context.Context, id string) error {
 	})
 }
 
-func (f *evidence) look(e *state.Endpoint) {
+func (f *evidence) readSandbox(e *state.Endpoint) {
 	f.sandbox, f.exists, f.unseen = live(e.Sandbox)
 	_, none := os.Lstat(e.Sandbox)
 	f.missing = errors.Is(none, fs.ErrNotExist)

@@ -139,7 +139,7 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	if n.dns && len(n.part(post).Plugins) == 0 && len(e.Result.DNS.Nameservers) == 0 {
 		return fmt.Errorf("network %s: %s=replace: %w", n.list.Name, optDNS, errNoDNS)
 	}
-	if err := d.look(e); err != nil {
+	if err := d.recordLink(e); err != nil {
 		return err
 	}
 	if err := errors.Join(wantedMet(e), n.checkFamily(e)); err != nil {
@@ -149,8 +149,8 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	return d.save(e)
 }
 
-// look records the state of the interface in the holding namespace.
-func (d *Driver) look(e *state.Endpoint) error {
+// recordLink records the state of the interface in the holding namespace.
+func (d *Driver) recordLink(e *state.Endpoint) error {
 	c, err := d.inside(e.Hold)
 	if err != nil {
 		return err

@@ -121,7 +121,7 @@ func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later 
 		if err := d.addPost(ctx, n, e, state.Where{NetNS: e.Hold, IfName: holdName}); err != nil {
 			return err
 		}
-		if err := d.look(e); err != nil {
+		if err := d.recordLink(e); err != nil {
 			return err
 		}
 	}

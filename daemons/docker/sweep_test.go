@@ -90,7 +90,7 @@ func TestLiveUnsure(t *testing.T) {
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}))
 	col := &collector{d: n.driver, grace: time.Hour}
 	f := col.facts()
-	f.look(e)
+	f.readSandbox(e)
 	use := n.driver.inUse(e)
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	if !errors.Is(f.unseen, unix.EMFILE) || f.endpoint(e).state != life.Unsure || use.state != life.Unsure {

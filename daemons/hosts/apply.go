@@ -50,7 +50,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 func (a *Agent) answer(w *world, d *desired, may *removal) {
 	if len(a.opts.DNS) > 0 {
 		containers, _ := a.here()
-		a.view.look(w, a.self, containers)
+		a.view.build(w, a.self, containers)
 	}
 	if may.sets() {
 		a.problems.Set("names", a.names.Listen(d.names))
@@ -66,7 +66,7 @@ func (a *Agent) answer(w *world, d *desired, may *removal) {
 
 // facts collects what compile needs to know about this host.
 func (a *Agent) facts(w *world) *thisHost {
-	f := a.looks(w)
+	f := a.localFacts(w)
 	f.dns = a.opts.DNS
 	f.self, f.uplink = a.uplink()
 	f.self.ID = a.self // set even if the uplink is not known
@@ -75,13 +75,13 @@ func (a *Agent) facts(w *world) *thisHost {
 
 // usable calls the function usable with those facts about this host that make it refuse networks.
 func (a *Agent) usable(w *world, underlay []netip.Addr) ([]store.Network, map[string]error) {
-	f := a.looks(w)
+	f := a.localFacts(w)
 	f.self.Underlay = underlay
 	return usable(w, f)
 }
 
-// looks returns the facts that make this host refuse networks, without the underlay addresses.
-func (a *Agent) looks(w *world) *thisHost {
+// localFacts returns the facts that make this host refuse networks, without the underlay addresses.
+func (a *Agent) localFacts(w *world) *thisHost {
 	return &thisHost{
 		hinders: func(n *store.Network) error { return a.inTheWay(w, n) },
 		runs: func(network string, block netip.Prefix) bool {

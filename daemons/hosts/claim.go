@@ -247,7 +247,7 @@ type holder struct {
 // holders returns the blocks of a subnet with their nodes. The node that has not been seen for
 // longest comes first.
 func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) ([]holder, error) {
-	holderOf, err := a.lookUp(ctx, w)
+	holderOf, err := a.readHolders(ctx, w)
 	if err != nil {
 		return nil, err
 	}
@@ -261,9 +261,9 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 	return out, nil
 }
 
-// lookUp reads from the store which nodes there are now: events about them may not have come yet. A node
+// readHolders reads from the store which nodes there are now: events about them may not have come yet. A node
 // without a record counts as never seen.
-func (a *Agent) lookUp(ctx context.Context, w *world) (func(store.Block) holder, error) {
+func (a *Agent) readHolders(ctx context.Context, w *world) (func(store.Block) holder, error) {
 	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")
 	if err != nil {
 		return nil, err

@@ -182,7 +182,7 @@ func TestCrowd(t *testing.T) {
 	}
 	began, v := time.Now(), &view{}
 	for range 10 {
-		v.look(w, "me", nil)
+		v.build(w, "me", nil)
 	}
 	if addrs, _ := v.Addrs("lan", "web"); len(addrs) != 50000 {
 		t.Errorf("%d addresses", len(addrs))

@@ -274,7 +274,7 @@ func (a *Agent) giveUp(ctx context.Context, w *world, b store.Block) error {
 
 // dropLost deletes a block of a host that is gone by what this host knows, if the store says so, too.
 func (a *Agent) dropLost(ctx context.Context, w *world, b store.Block) error {
-	holderOf, err := a.lookUp(ctx, w)
+	holderOf, err := a.readHolders(ctx, w)
 	if err != nil || !a.reclaimable(holderOf(b)) {
 		return err
 	}

@@ -54,9 +54,9 @@ func (v *view) Contains(network string, addr netip.Addr) bool {
 	return i != nil && slices.ContainsFunc(i.subnets, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// look builds the index. Other hosts' endpoints come from the store. This host's endpoints come
+// build builds the index. Other hosts' endpoints come from the store. This host's endpoints come
 // from its containers, even those that the store does not have yet.
-func (v *view) look(w *world, self string, here []container) {
+func (v *view) build(w *world, self string, here []container) {
 	all := map[string]*index{}
 	for _, n := range w.Networks {
 		all[n.Name] = &index{n.Subnets, map[string][]netip.Addr{}, map[netip.Addr][]string{}}

@@ -36,7 +36,7 @@ func TestView(t *testing.T) {
 	if _, ok := v.Addrs("lan", "web"); ok || v.Contains("lan", addr("10.200.2.2")) {
 		t.Error("an empty view knows a name")
 	}
-	v.look(w, "me", []container{
+	v.build(w, "me", []container{
 		{Network: "lan", ID: "4", Addrs: []netip.Addr{addr("10.200.1.2"), addr("172.17.0.2")}, Names: []string{"mine"}},
 		{Network: "unknown", ID: "5", Addrs: []netip.Addr{addr("10.9.1.2")}, Names: []string{"x"}},
 	})

@@ -79,7 +79,7 @@ type Agent struct {
 	// Only tend uses these fields.
 	installed bool
 	trim      time.Time // when memory may be given back again
-	looked    bool      // for files that hide the network's
+	searched  bool      // for files that hide the network's
 	saved     []byte    // content of the cache's file
 	fabric    fabric.Carrier
 }
@@ -246,8 +246,8 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 	err = a.configure(&p.Network)
 	a.trouble.set(networkFailed, err)
 	a.trouble.set(podCIDRChanged, a.outside(p.Network))
-	if err == nil && (all || !a.looked) {
-		a.looked = true
+	if err == nil && (all || !a.searched) {
+		a.searched = true
 		a.trouble.set(networkHidden, a.uncover())
 	}
 	return err

@@ -149,8 +149,8 @@ func (l *lab) start(change ...func(*Options)) {
 	if l.impatient {
 		a.policy.patience = 0
 	}
-	if look := a.policy.look; l.looks != nil {
-		a.policy.look = func(c *enforce.Cut, update func(*enforce.Cut)) error { l.looks.Add(1); return look(c, update) }
+	if look := a.policy.cutConnections; l.looks != nil {
+		a.policy.cutConnections = func(c *enforce.Cut, update func(*enforce.Cut)) error { l.looks.Add(1); return look(c, update) }
 	}
 	l.Agent = a
 	ctx, cancel := context.WithCancel(context.Background())

@@ -54,7 +54,7 @@ func (n *networkPolicy) cut() error {
 	if c == nil {
 		return nil
 	}
-	err := n.look(c, func(c *enforce.Cut) {
+	err := n.cutConnections(c, func(c *enforce.Cut) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.enforcer.Update(c)

@@ -67,7 +67,7 @@ func (x *exemptions) load() {
 			x.list, x.good = list, data
 		}
 	}
-	x.look()
+	x.reload()
 }
 
 // follow reads the file regularly until ctx ends.
@@ -82,13 +82,13 @@ func (x *exemptions) follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			x.look()
+			x.reload()
 		}
 	}
 }
 
-// look uses the file if it has changed and is valid.
-func (x *exemptions) look() {
+// reload uses the file if it has changed and is valid.
+func (x *exemptions) reload() {
 	data, err := x.read()
 	if err == nil && x.last != nil && bytes.Equal(data, x.last) {
 		return

@@ -77,10 +77,10 @@ type networkPolicy struct {
 	uncut   chan struct{} // signals that connections may have to end
 	busy    atomic.Int64  // since when a program is being put in force, in seconds since 1970; 0: none is
 
-	sync     func(paths.Paths, []string) error            // of the mirror
-	look     func(*enforce.Cut, func(*enforce.Cut)) error // at the kernel's table of connections
-	dropped  atomic.Pointer[[]enforce.Drop]               // the last numbers of packets that policies denied
-	patience time.Duration                                // with policies that are not known, before the first pods
+	sync           func(paths.Paths, []string) error            // of the mirror
+	cutConnections func(*enforce.Cut, func(*enforce.Cut)) error // at the kernel's table of connections
+	dropped        atomic.Pointer[[]enforce.Drop]               // the last numbers of packets that policies denied
+	patience       time.Duration                                // with policies that are not known, before the first pods
 
 	// Only the goroutine of Follow uses these fields.
 	known    known
@@ -102,7 +102,7 @@ func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
 	n := &networkPolicy{
 		choices: o.NetworkPolicy, paths: o.Paths, cluster: policies.New(o.Node), status: s,
 		started: time.Now(), sync: policymirror.Sync, patience: firstWait, absent: reconcileEvery, changed: func() {}, uncut: make(chan struct{}, 1),
-		look: (*enforce.Cut).Do,
+		cutConnections: (*enforce.Cut).Do,
 	}
 	if n.choices.OwnNamespace {
 		n.cluster.DefaultOwnNamespace()

@@ -162,7 +162,7 @@ type File struct {
 // Files returns the files of one owner's records. They are not locked.
 func (d *Dir) Files(network string, o owner.Key) (list []File) {
 	for _, path := range d.paths(network, o) {
-		if now, err := LookAt(path); !errors.Is(err, fs.ErrNotExist) {
+		if now, err := StatVersion(path); !errors.Is(err, fs.ErrNotExist) {
 			list = append(list, fileAt(path, now))
 		}
 	}
@@ -189,7 +189,7 @@ func (d *Dir) lockFiles(network string, o owner.Key) (list []File, locked []stri
 		if !held {
 			locked = append(locked, path)
 		}
-		now, err := LookAt(path)
+		now, err := StatVersion(path)
 		d.Know(path, now)
 		if !errors.Is(err, fs.ErrNotExist) { // otherwise another process has removed it
 			list = append(list, fileAt(path, now))

@@ -184,12 +184,12 @@ func versionIn(st *unix.Stat_t) Version {
 
 // VersionAt returns the version of the file at path, or the zero value if there is none that can be seen.
 func VersionAt(path string) Version {
-	v, _ := LookAt(path)
+	v, _ := StatVersion(path)
 	return v
 }
 
-// LookAt works like VersionAt, and says why it sees no file.
-func LookAt(path string) (Version, error) {
+// StatVersion works like VersionAt, and says why it sees no file.
+func StatVersion(path string) (Version, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return Version{}, err

@@ -50,13 +50,13 @@ func At(path string, was *Mark, proc string) (state State, why string) {
 		}
 		return Dead, "its namespace " + path + " is from before the node booted"
 	}
-	if state, why = look(path, was, proc, now); state == Dead && was != nil && !was.Place.isOf(path) {
+	if state, why = stateAt(path, was, proc, now); state == Dead && was != nil && !was.Place.isOf(path) {
 		return Unsure, path + " may be hidden: this process does not see the directory, or the processes, that the ADD saw"
 	}
 	return state, why
 }
 
-func look(path string, was *Mark, proc, now string) (state State, why string) {
+func stateAt(path string, was *Mark, proc, now string) (state State, why string) {
 	ns, err := netns.Open(path)
 	switch {
 	case errors.Is(err, netns.ErrNotNS):

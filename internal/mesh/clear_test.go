@@ -226,7 +226,7 @@ func TestWatchOverflows(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
 	u := setup{Routes, "46"}
-	_, err := h.mesh.Look(u.self(h), nil)
+	_, err := h.mesh.Observe(u.self(h), nil)
 	must(t, err)
 	ns, err := netns.Open(h.path)
 	must(t, err)
@@ -272,7 +272,7 @@ func TestWatchAddresses(t *testing.T) {
 	u := setup{Routes, "46"}
 	before := netip.MustParsePrefix("10.40.1.1/24")
 	must(t, h.conn.AddrDel(h.link("cni0"), &netlink.Addr{IPNet: nl.IPNet(before)}))
-	_, err := h.mesh.Look(u.self(h), nil) // no State uses a link
+	_, err := h.mesh.Observe(u.self(h), nil) // no State uses a link
 	must(t, err)
 	ctx, cancel := context.WithCancel(ctx)
 	changed, ended := make(chan bool, 1000), make(chan error, 1)

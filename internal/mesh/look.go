@@ -17,10 +17,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Look reads the kernel's routes to every peer, and what Compile needs to know about this
-// host. Look fails if this host does not have one of its own underlay addresses. Look also
+// Observe reads the kernel's routes to every peer, and what Compile needs to know about this
+// host. Observe fails if this host does not have one of its own underlay addresses. Observe also
 // fails if a peer needs WireGuard and the kernel does not have it.
-func (m *Mesh) Look(self Self, peers []Peer) (Observed, error) {
+func (m *Mesh) Observe(self Self, peers []Peer) (Observed, error) {
 	f := Observed{Reach: make(map[netip.Addr]Reach)}
 	_, err := m.conn.Sysctl("net/ipv6/conf/all/forwarding")
 	f.NoIPv6 = errors.Is(err, fs.ErrNotExist)

@@ -153,7 +153,7 @@ func (m *Mesh) Close() { m.conn.Close() }
 // Apply calls Look, Compile and Sync. The error joins what Compile left out and what failed.
 // Apply does everything else.
 func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
-	facts, err := m.Look(self, peers)
+	facts, err := m.Observe(self, peers)
 	if err != nil {
 		return err
 	}

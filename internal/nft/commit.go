@@ -132,7 +132,7 @@ func (c *Conn) explain(err error) error {
 		if err2 != nil || got[0].found {
 			continue
 		}
-		if table, err2 := c.Look(Ref{Family: f, Table: TableName}); err2 == nil && table[0].Found {
+		if table, err2 := c.ReadPresence(Ref{Family: f, Table: TableName}); err2 == nil && table[0].Found {
 			return fmt.Errorf("%w: %w", c.unnumbered(f), err)
 		}
 	}
@@ -154,7 +154,7 @@ func (c *Conn) try(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := c.look()
+	p, err := c.makePlan()
 	if err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func TestSameFactOfTwoNetworks(t *testing.T) {
 	c.Add(Isolate("cni0", "blue"), SameBridge("cni0", "blue"), GuardLoopback("cni0", "blue"))
 	commit(t, c)
 	c.Add(Isolate("cni0", "green"), SameBridge("cni0", "green"), GuardLoopback("cni0", "green"))
-	if p, err := c.look(); err != nil || !p.empty() {
+	if p, err := c.makePlan(); err != nil || !p.empty() {
 		t.Errorf("the second network changes %d and %d elements, %v", len(p.add), len(p.delete), err)
 	}
 	commit(t, c)

@@ -122,7 +122,7 @@ func (x conditionsExtra) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	if err != nil || !x.mends && present != x.drop {
 		return nil, err
 	}
-	have, err := x.look(c)
+	have, err := x.read(c)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ type condState struct {
 	jumps []Rule   // rules that jump to the chain
 }
 
-func (c *Conditions) look(conn *Conn) (have condState, err error) {
+func (c *Conditions) read(conn *Conn) (have condState, err error) {
 	if have.sets, err = conn.setNames(nftables.TableFamilyINet); err != nil {
 		return have, err
 	}
@@ -162,7 +162,7 @@ func (c *Conditions) Lost(conn *Conn) (lost []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	have, err := c.look(conn)
+	have, err := c.read(conn)
 	return c.lost(have, rules), err
 }
 

@@ -98,7 +98,7 @@ func (g linkGuard) remove(c *Conn, t *nftables.Table) (func(*nftables.Conn) erro
 	for _, ch := range g.chains() {
 		names, refs = append(names, ch.name), append(refs, Ref{nftables.TableFamilyINet, TableName, ch.name})
 	}
-	there, err := c.Look(refs...)
+	there, err := c.ReadPresence(refs...)
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// look reads everything that the queue concerns in one system call and decides what to do.
-func (c *Conn) look() (plan, error) {
+// makePlan reads everything that the queue concerns in one system call and decides what to do.
+func (c *Conn) makePlan() (plan, error) {
 	families := c.tables()
 	what := make([]query, 0, len(families)+len(c.queue)+8)
 	for _, f := range families {

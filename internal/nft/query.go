@@ -111,8 +111,8 @@ type Presence struct {
 	Drops bool // the chain is a base chain with the policy drop
 }
 
-// Look checks chains and tables in one system call.
-func (c *Conn) Look(refs ...Ref) ([]Presence, error) {
+// ReadPresence checks chains and tables in one system call.
+func (c *Conn) ReadPresence(refs ...Ref) ([]Presence, error) {
 	what := make([]query, len(refs))
 	for i, r := range refs {
 		what[i] = r.query()
@@ -133,7 +133,7 @@ func (c *Conn) Look(refs ...Ref) ([]Presence, error) {
 
 // HasChain reports whether a chain exists.
 func (c *Conn) HasChain(family nftables.TableFamily, table, chain string) (bool, error) {
-	got, err := c.Look(Ref{family, table, chain})
+	got, err := c.ReadPresence(Ref{family, table, chain})
 	return err == nil && got[0].Found, err
 }
 

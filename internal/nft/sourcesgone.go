@@ -27,7 +27,7 @@ func (x sourceDrop) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	for i, name := range chains {
 		refs[i] = Ref{x.family, TableName, name}
 	}
-	there, err := c.Look(refs...)
+	there, err := c.ReadPresence(refs...)
 	if err != nil {
 		return nil, err
 	}

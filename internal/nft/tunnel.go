@@ -466,7 +466,7 @@ func (r tunnelRemoval) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	for i, name := range chains {
 		refs[i] = Ref{nftables.TableFamilyINet, TableName, name}
 	}
-	there, err := c.Look(refs...)
+	there, err := c.ReadPresence(refs...)
 	if err != nil {
 		return nil, err
 	}

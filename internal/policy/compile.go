@@ -98,11 +98,11 @@ func (c *compiler) readNamespaces() {
 		ns.labels, ns.known = n.Labels, true
 	}
 	for _, r := range c.cluster {
-		c.look(&r)
+		c.collectKeys(&r)
 	}
 	for _, list := range c.policies {
 		for _, r := range list {
-			c.look(&r)
+			c.collectKeys(&r)
 		}
 	}
 	c.keys = unique(c.keys)
@@ -127,14 +127,14 @@ func (c *compiler) namespace(name string) *namespace {
 	return ns
 }
 
-// look notes which labels and named ports one policy needs.
-func (c *compiler) look(r *rules) {
+// collectKeys notes which labels and named ports one policy needs.
+func (c *compiler) collectKeys(r *rules) {
 	for d, s := range r.sides {
 		if s == nil {
 			continue
 		}
 		for _, rule := range s.rules {
-			c.lookAtPeers(rule.peers)
+			c.collectPeerKeys(rule.peers)
 			for _, p := range rule.ports {
 				if p.name != "" && Direction(d) == Egress {
 					c.ports = append(c.ports, p.name)
@@ -144,7 +144,7 @@ func (c *compiler) look(r *rules) {
 	}
 }
 
-func (c *compiler) lookAtPeers(peers []peer) {
+func (c *compiler) collectPeerKeys(peers []peer) {
 	for _, p := range peers {
 		switch {
 		case p.pods == nil:

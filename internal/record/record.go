@@ -205,7 +205,7 @@ func (d *Dir) Exists(network string, o owner.Key, plugin string) bool {
 
 // readKnown reads a record and stores the file's version.
 func (d *Dir) readKnown(path string) (*Record, error) {
-	v, err := claim.LookAt(path) // first the version, then the content: a record that is written in between has another version
+	v, err := claim.StatVersion(path) // first the version, then the content: a record that is written in between has another version
 	d.Know(path, v)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -128,8 +128,8 @@ func (p *Place) with(fn func(*nl.Conn, netlink.Link) error) error {
 	return fn(conn, link)
 }
 
-// Look returns nil while the interface exists. Otherwise it returns an error.
-func (p *Place) Look() error {
+// Check returns nil while the interface exists. Otherwise it returns an error.
+func (p *Place) Check() error {
 	return p.with(func(*nl.Conn, netlink.Link) error { return nil })
 }
 

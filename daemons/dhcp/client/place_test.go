@@ -76,12 +76,12 @@ func TestGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Look(); err != nil {
+	if err := p.Check(); err != nil {
 		t.Error(err)
 	}
 	dhcptest.Unplug(t, ns)
 	dhcptest.Plug(t, "br0", ns) // another interface of that name
-	if err := p.Look(); !errors.Is(err, client.ErrRemoved) {
+	if err := p.Check(); !errors.Is(err, client.ErrRemoved) {
 		q, _ := client.Find("/proc", ns, "eth0")
 		t.Errorf("%v: %+v, now %+v", err, p, q)
 	}
@@ -90,7 +90,7 @@ func TestGone(t *testing.T) {
 	}
 	other := *p
 	other.ID.Ino++
-	if err := other.Look(); !errors.Is(err, client.ErrRemoved) {
+	if err := other.Check(); !errors.Is(err, client.ErrRemoved) {
 		t.Error(err)
 	}
 }
@@ -107,11 +107,11 @@ func TestPlaceOfAnotherNamespace(t *testing.T) {
 	}
 	former := *p
 	former.Cookie++
-	if err := former.Look(); !errors.Is(err, client.ErrRemoved) || p.Same(&former) {
+	if err := former.Check(); !errors.Is(err, client.ErrRemoved) || p.Same(&former) {
 		t.Errorf("a former namespace counts as this one: %v", err)
 	}
 	former.Cookie = 0 // as a keeper of an earlier release stored it
-	if err := former.Look(); err != nil || !p.Same(&former) {
+	if err := former.Check(); err != nil || !p.Same(&former) {
 		t.Errorf("without a cookie: %v", err)
 	}
 }

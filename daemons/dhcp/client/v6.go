@@ -249,9 +249,9 @@ func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
 	return z, nil
 }
 
-// lookAgain is the pause between two looks for the link-local address. The address appears after
+// linkLocalPause is the pause between two looks for the link-local address. The address appears after
 // duplicate address detection, 1-2 s after the link has come up.
-const lookAgain = 50 * time.Millisecond
+const linkLocalPause = 50 * time.Millisecond
 
 func linkLocal(ctx context.Context, p *Place) (local netip.Addr, err error) {
 	err = p.with(func(conn *nl.Conn, _ netlink.Link) error {
@@ -268,7 +268,7 @@ func linkLocal(ctx context.Context, p *Place) (local netip.Addr, err error) {
 					return nil
 				}
 			}
-			if !clock.Sleep(ctx, lookAgain) {
+			if !clock.Sleep(ctx, linkLocalPause) {
 				return fmt.Errorf("%w: %s has no link-local address: %w", ErrSilent, p.IfName, ctx.Err())
 			}
 		}

@@ -85,7 +85,7 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 		reply.Rcode = dns.RcodeRefused
 		return reply, true
 	}
-	records, known, ours := h.look(question)
+	records, known, ours := h.lookup(question)
 	if !ours {
 		return nil, false
 	}
@@ -97,9 +97,9 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 	return reply, true
 }
 
-// look finds the records for a question. If the name exists, known is true. If the query must not
+// lookup finds the records for a question. If the name exists, known is true. If the query must not
 // be forwarded, ours is true.
-func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
+func (h handler) lookup(q dns.Question) (records []dns.RR, known, ours bool) {
 	asked := strings.ToLower(strings.TrimSuffix(q.Name, "."))
 	if addr, ok := reverse(asked); ok {
 		names := h.View.Names(h.network, addr)

@@ -94,7 +94,7 @@ func (x acceptExtra) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 		if len(sources) == 0 {
 			continue
 		}
-		f, err := look(c, family, x.admin, looksForOwners(sources, x.remove), x.remove)
+		f, err := readFilter(c, family, x.admin, needsOwners(sources, x.remove), x.remove)
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +149,7 @@ type chain struct {
 	rules []nft.Rule
 }
 
-func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, remove bool) (f filter, err error) {
+func readFilter(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, remove bool) (f filter, err error) {
 	f.table = &nftables.Table{Name: tableFilter, Family: family}
 	chains := []*chain{&f.forward, &f.user, &f.cni, &f.admin, &f.own}
 	var refs []nft.Ref
@@ -157,7 +157,7 @@ func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, r
 		chains[i].name = name
 		refs = append(refs, nft.Ref{Family: family, Table: tableFilter, Chain: name})
 	}
-	got, err := c.Look(refs...)
+	got, err := c.ReadPresence(refs...)
 	if err != nil {
 		return f, err
 	}
@@ -175,7 +175,7 @@ func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, r
 		}
 	}
 	if remove {
-		err = f.lookAdmins(c)
+		err = f.listAdmins(c)
 	}
 	return f, err
 }

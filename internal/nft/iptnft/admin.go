@@ -19,8 +19,8 @@ func isAdminJump(r nft.Rule) bool { return r.Comment() == commentAdmin }
 // isOurs reports whether a rule accepts traffic for us, or jumps to our chain.
 func isOurs(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), commentAccept) }
 
-// lookAdmins lists the operators' chains, except the one that was asked for.
-func (f *filter) lookAdmins(c *nft.Conn) (err error) {
+// listAdmins lists the operators' chains, except the one that was asked for.
+func (f *filter) listAdmins(c *nft.Conn) (err error) {
 	for _, r := range slices.Concat(f.user.rules, f.cni.rules) {
 		_, name, _ := r.Verdict()
 		known := slices.ContainsFunc(f.admins, func(ch chain) bool { return ch.name == name })
@@ -74,7 +74,7 @@ func (l leaveAdmin) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	}
 	var todo []step
 	for _, family := range families() {
-		f, err := look(c, family, l.admin, false, true)
+		f, err := readFilter(c, family, l.admin, false, true)
 		if err != nil {
 			return nil, err
 		}

@@ -70,7 +70,7 @@ func Present(c *nft.Conn) (bool, error) {
 			refs = append(refs, nft.Ref{Family: f, Table: table})
 		}
 	}
-	got, err := c.Look(refs...)
+	got, err := c.ReadPresence(refs...)
 	if err != nil && c.Absent() {
 		return false, nil
 	}
@@ -101,7 +101,7 @@ func (l leftovers) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	for i, p := range places {
 		refs[i] = p.ref
 	}
-	got, err := c.Look(refs...)
+	got, err := c.ReadPresence(refs...)
 	if err != nil {
 		return nil, err
 	}

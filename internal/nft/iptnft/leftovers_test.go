@@ -148,7 +148,7 @@ func TestLeftoversOfNobody(t *testing.T) {
 	c := open(t)
 	commit(t, c, Leftovers(Names{"pods", "c1", "eth0"}, addrs("10.9.0.5")), Sweep("pods", nil), Unaccept(prefixes("10.1.0.0/16"), ""))
 	for _, f := range families() {
-		if got, err := c.Look(nft.Ref{Family: f, Table: "nat"}, nft.Ref{Family: f, Table: "filter"}); err != nil || got[0].Found || got[1].Found {
+		if got, err := c.ReadPresence(nft.Ref{Family: f, Table: "nat"}, nft.Ref{Family: f, Table: "filter"}); err != nil || got[0].Found || got[1].Found {
 			t.Errorf("tables were made: %v, %v", got, err)
 		}
 	}

@@ -148,7 +148,7 @@ func Addressed(c *nft.Conn) (comments []string, err error) {
 // disown plans the removal of attachments' rules. gone means that their chain is empty
 // afterwards. The chain can be deleted once no rule jumps to it.
 func (f filter) disown(sources []Source) (todo []step, gone bool) {
-	if !f.own.found || !looksForOwners(sources, true) {
+	if !f.own.found || !needsOwners(sources, true) {
 		return nil, false
 	}
 	var theirs []nft.Rule
@@ -166,8 +166,8 @@ func (f filter) disown(sources []Source) (todo []step, gone bool) {
 	return deleteRules(f.table, f.own.name, theirs), false
 }
 
-// looksForOwners reports whether the rules of attachments must be listed.
-func looksForOwners(sources []Source, remove bool) bool {
+// needsOwners reports whether the rules of attachments must be listed.
+func needsOwners(sources []Source, remove bool) bool {
 	for _, s := range sources {
 		if s.Owner != "" && (remove || !s.New) {
 			return true

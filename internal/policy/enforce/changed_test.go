@@ -65,7 +65,7 @@ func TestJudgeOfChangedRules(t *testing.T) {
 // judge judges a packet of the client.
 func (p *pair) judge(to netip.AddrPort) (list []Judgement) {
 	must(p.t, p.node.Do(func() error {
-		return Look(p.enforcer.fw, func(v *View) (err error) {
+		return WithView(p.enforcer.fw, func(v *View) (err error) {
 			list, err = v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: to.Addr(), Protocol: policy.TCP, Port: to.Port()})
 			return err
 		})

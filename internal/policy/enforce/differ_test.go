@@ -46,7 +46,7 @@ func TestMirrorDiffers(t *testing.T) {
 		s := shop(t, c.mirror...)
 		decision := policy.NewDecider(s).Decide(&s.Pods[0])
 		var got []string
-		must(t, Look(fw, func(v *View) error {
+		must(t, WithView(fw, func(v *View) error {
 			list, err := v.Differences(netip.MustParseAddr("10.1.1.1"), &decision)
 			for _, d := range list {
 				text := d.Text
@@ -72,7 +72,7 @@ func TestJudgeOfAClosedPod(t *testing.T) {
 	closeAll(t, fw, c, false)
 	s := shop(t, `shop/web {"podSelector":{}}`)
 	closing := policy.NewDecider(s).Decide(&s.Pods[0])
-	must(t, Look(fw, func(v *View) error {
+	must(t, WithView(fw, func(v *View) error {
 		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.2"), To: web, Protocol: policy.TCP, Port: 80})
 		if r := list[len(list)-1].Reasons[0]; FateOf(list) != eval.Dropped || r.Foreign || !strings.HasPrefix(r.Text, "its ADD closed it") {
 			t.Errorf("got %+v", list)
@@ -97,7 +97,7 @@ func TestJudgeOfAClosedPod(t *testing.T) {
 func TestJudgeOfABrokenPolicy(t *testing.T) {
 	e, fw := open(t)
 	load(t, e, policy.Compile(shop(t, `later {"tier":"Later","priority":1,"subject":{"namespaces":{}}}`)))
-	must(t, Look(fw, func(v *View) error {
+	must(t, WithView(fw, func(v *View) error {
 		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.9.9.9"), Protocol: policy.TCP, Port: 80})
 		want := Reason{eval.Dropped, []string{"later"}, policy.BrokenRule, "clusternetworkpolicy later denies everything, because it cannot be understood", false}
 		if FateOf(list) != eval.Dropped || !reflect.DeepEqual(list[0].Reasons, []Reason{want}) {
@@ -114,7 +114,7 @@ func TestLongNames(t *testing.T) {
 	s := shop(t, name+` {"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"b"}}}]}]}`)
 	load(t, e, policy.Compile(s))
 	decision := policy.NewDecider(s).Decide(&s.Pods[0])
-	must(t, Look(fw, func(v *View) error {
+	must(t, WithView(fw, func(v *View) error {
 		v.Call(policy.Ingress, decision.Sides[policy.Ingress].Chains...)
 		for from, rule := range map[string]string{"10.1.1.2": "a rule of networkpolicy " + name + " allows it", "10.1.1.3": "no rule allows it, and it is isolated by networkpolicy " + name} {
 			list, err := v.Judge(Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddr("10.1.1.1"), Protocol: policy.TCP, Port: 80})
@@ -150,7 +150,7 @@ func TestJudgeOfDiscovery(t *testing.T) {
 	any6 := Packet{From: netip.MustParseAddr("fd01::1:2"), To: netip.MustParseAddr("fd01::1:1")}
 	neighbour := any6
 	neighbour.Protocol, neighbour.Port = policy.ICMPv6, 135
-	must(t, Look(fw, func(v *View) error {
+	must(t, WithView(fw, func(v *View) error {
 		list, err := v.Judge(any6)
 		if FateOf(list) != eval.Dropped {
 			t.Errorf("any protocol: got %+v", list)
@@ -168,7 +168,7 @@ func TestJudgeNamesPorts(t *testing.T) {
 	e, fw := open(t)
 	load(t, e, policy.Compile(everyForm(t)))
 	var got []string
-	must(t, Look(fw, func(v *View) error {
+	must(t, WithView(fw, func(v *View) error {
 		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.2"), To: netip.MustParseAddr("10.1.1.1")})
 		for _, r := range list[len(list)-1].Reasons {
 			got = append(got, r.Text)
@@ -197,7 +197,7 @@ func TestLongNamesOfAPod(t *testing.T) {
 	}
 	load(t, e, policy.Compile(s))
 	decision := policy.NewDecider(s).Decide(&s.Pods[0])
-	must(t, Look(fw, func(v *View) error {
+	must(t, WithView(fw, func(v *View) error {
 		for d, side := range decision.Sides {
 			v.Call(policy.Direction(d), side.Chains...)
 		}

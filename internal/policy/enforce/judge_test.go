@@ -81,7 +81,7 @@ func (r *reader) asDecided(s *policy.State, i int) error {
 
 // lookAt reads all sets that a program has, because the next program replaces them.
 func lookAt(fw *nft.Conn, p *policy.Program) (view *View, err error) {
-	return view, Look(fw, func(v *View) error {
+	return view, WithView(fw, func(v *View) error {
 		view = v
 		for name := range stateOf(p, false).sets {
 			if _, err := v.table.Members(name); err != nil {

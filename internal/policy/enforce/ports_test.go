@@ -276,7 +276,7 @@ func TestReasonOfPorts(t *testing.T) {
 		20: "tcp 1001, 1003, 1005, 1007, 1009, 1011, 1013, 1015, and 12 more",
 	} {
 		load(t, e, policy.Compile(shop(t, portsPolicy("TCP", n))))
-		must(t, Look(fw, func(v *View) error {
+		must(t, WithView(fw, func(v *View) error {
 			list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.1.1.2"), Protocol: policy.TCP})
 			if FateOf(list) != eval.Accepted|eval.Dropped {
 				t.Fatalf("%d ports: got %+v", n, list)

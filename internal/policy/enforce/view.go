@@ -24,13 +24,13 @@ type View struct {
 	names map[string]string // policies by their chains, where a comment may be cut
 }
 
-// looks is how often Look reads a table that changes all the time.
-const looks = 5
+// maxReads is how often Look reads a table that changes all the time.
+const maxReads = 5
 
-// Look calls the function do with what the kernel has. If the policies change during the call, Look
+// WithView calls the function do with what the kernel has. If the policies change during the call, WithView
 // calls do again. So do must change nothing.
-func Look(fw *nft.Conn, do func(*View) error) error {
-	for range looks {
+func WithView(fw *nft.Conn, do func(*View) error) error {
+	for range maxReads {
 		before, had, err := fw.ReadPolicyRevision()
 		if err != nil {
 			return fmt.Errorf("read network policies: %w", err)
@@ -45,7 +45,7 @@ func Look(fw *nft.Conn, do func(*View) error) error {
 			return errors.Join(err, rerr)
 		}
 	}
-	return fmt.Errorf("read network policies: they changed during each of %d attempts: try again", looks)
+	return fmt.Errorf("read network policies: they changed during each of %d attempts: try again", maxReads)
 }
 
 // Enforced reports whether the kernel has any rule of a policy.
