@@ -459,7 +459,7 @@ func (d *demo) remove() error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
-	left, err := d.left()
+	left, err := d.leftovers()
 	if err != nil {
 		return err
 	}
@@ -470,9 +470,9 @@ func (d *demo) remove() error {
 	return d.say("\nRemoved: both containers detached; no address, port, link or record is left.\n")
 }
 
-// left lists objects that DEL should have removed. It leaves out the bridge, because every bridge
+// leftovers lists objects that DEL should have removed. It leaves out the bridge, because every bridge
 // plugin leaves it for other containers.
-func (d *demo) left() (left []string, err error) {
+func (d *demo) leftovers() (left []string, err error) {
 	links, err := d.host.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)

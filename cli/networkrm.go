@@ -58,7 +58,7 @@ func (c *networkRemoveCommand) Execute([]string) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove network %s: %w", name, err))
 		}
-		if r != nil && (err == nil || len(r.Removed)+len(r.Left) > 0) {
+		if r != nil && (err == nil || len(r.Removed)+len(r.Kept) > 0) {
 			done = append(done, r)
 			errs = append(errs, c.tell(r))
 		}
@@ -172,7 +172,7 @@ func (s *localAttachment) name() string { return s.ContainerID + "/" + s.IfName 
 func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.Removal, error) {
 	rt := c.app.runtime(n)
 	detached, err := c.detach(rt, n)
-	done := &netfile.Removal{Network: n.Name, Removed: detached, Left: []string{}}
+	done := &netfile.Removal{Network: n.Name, Removed: detached, Kept: []string{}}
 	if err != nil {
 		return done, err
 	}
@@ -245,7 +245,7 @@ func (c *networkRemoveCommand) empty(n *network) error {
 
 // tell prints what was removed, and warns about what stays.
 func (c *networkRemoveCommand) tell(r *netfile.Removal) error {
-	for _, s := range r.Left {
+	for _, s := range r.Kept {
 		c.app.warn(fmt.Errorf("left: %s", s))
 	}
 	if c.JSON || len(r.Removed) == 0 {

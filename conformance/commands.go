@@ -202,7 +202,7 @@ func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
 // cmdStands checks that the node has more objects than at the start. So it proves that cmdClean
 // can see what an attachment makes.
 func cmdStands(ts *testscript.TestScript, neg bool, args []string) {
-	left, err := theWorld(ts).left()
+	left, err := theWorld(ts).leftovers()
 	ts.Check(err)
 	if len(left) == 0 {
 		ts.Fatalf("nothing exists after ADD")

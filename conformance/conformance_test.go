@@ -192,7 +192,7 @@ func TestWorldSeesLeaks(t *testing.T) {
 		if err := leave(w); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if left, err := w.left(); err != nil || len(left) == 0 {
+		if left, err := w.leftovers(); err != nil || len(left) == 0 {
 			t.Errorf("%s: not noticed (%v)", what, err)
 		}
 		w.Close()

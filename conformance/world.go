@@ -150,7 +150,7 @@ var settleTime = 30 * time.Second
 // wait for files, because the kernel does not delete them.
 func (w *World) settle() (leak.State, error) {
 	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
-		left, err := w.left()
+		left, err := w.leftovers()
 		if err != nil || len(left) == len(left.Of("file")) || time.Now().After(end) {
 			return left, err
 		}
@@ -170,9 +170,9 @@ func (w *World) Close() {
 	}
 }
 
-// left lists what the host and the namespaces have now and did not have at the start. It omits
+// leftovers lists what the host and the namespaces have now and did not have at the start. It omits
 // what remains with the network by design.
-func (w *World) left() (leak.State, error) {
+func (w *World) leftovers() (leak.State, error) {
 	now, err := leak.Take()
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ func (m *Remover) forwarding(r *Removal) error {
 		name := record.MadeSysctl(key)
 		note, err := m.Records.Made(name)
 		if err != nil {
-			r.left("%s: %v", key, err)
+			r.kept("%s: %v", key, err)
 			continue
 		}
 		if note == nil {
@@ -44,7 +44,7 @@ func (m *Remover) forwarding(r *Removal) error {
 			return err
 		}
 		if why != "" {
-			r.left("%s=%s, which was %s: %s", key, now, note.Before, why)
+			r.kept("%s=%s, which was %s: %s", key, now, note.Before, why)
 			continue
 		}
 		if err := m.Host.SetSysctl(key, note.Before); err != nil {

@@ -39,15 +39,15 @@ type Remover struct {
 type Removal struct {
 	Network string   `json:"network"`
 	Removed []string `json:"removed"`
-	Left    []string `json:"left"`
+	Kept    []string `json:"left"`
 }
 
 func (r *Removal) removed(format string, args ...any) {
 	r.Removed = append(r.Removed, fmt.Sprintf(format, args...))
 }
 
-func (r *Removal) left(format string, args ...any) {
-	r.Left = append(r.Left, fmt.Sprintf(format, args...))
+func (r *Removal) kept(format string, args ...any) {
+	r.Kept = append(r.Kept, fmt.Sprintf(format, args...))
 }
 
 // Lock keeps other commands from changing the networks of the directory meanwhile.
@@ -64,7 +64,7 @@ func (m *Remover) Lock(ctx context.Context) (unlock func(), err error) {
 // network stay. If the process is killed, a second call finishes the work, because the file is
 // still there.
 func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
-	r := &Removal{Network: l.Name, Removed: []string{}, Left: []string{}}
+	r := &Removal{Network: l.Name, Removed: []string{}, Kept: []string{}}
 	i := Describe(l)
 	if err := errors.Join(m.elements(ctx, r), m.addresses(r, i), m.bridge(r, l, i)); err != nil {
 		return r, err // keeps the file, so that the operator can try again
@@ -117,7 +117,7 @@ func (m *Remover) addresses(r *Removal, i Info) error {
 	}
 	for _, e := range entries {
 		if e.Name() != "lock" && e.Name() != "grant" && !strings.HasPrefix(e.Name(), "last_reserved_ip.") {
-			r.left("%s: the address %s is reserved in it, and by no attachment that is known here", dir, e.Name())
+			r.kept("%s: the address %s is reserved in it, and by no attachment that is known here", dir, e.Name())
 			return nil
 		}
 	}
@@ -158,7 +158,7 @@ func (m *Remover) bridge(r *Removal, l *chain.List, i Info) error {
 		why = "no note says that patchbay made it, as it notes its own: ip link del " + i.Interface
 	}
 	if why != "" {
-		r.left("bridge %s: %s", i.Interface, why)
+		r.kept("bridge %s: %s", i.Interface, why)
 		return nil
 	}
 	if err := m.unlink(link, i); err != nil {

@@ -118,7 +118,7 @@ func (k *Keeper) adopt(c *Cached) error {
 	if err != nil {
 		return err
 	}
-	left := k.left(c)
+	left := k.grantsOf(c)
 	if len(left) == 0 || k.entry(r.Owner) != nil {
 		return nil
 	}
@@ -132,8 +132,8 @@ func (k *Keeper) adopt(c *Cached) error {
 	return nil
 }
 
-// left returns a grant for each address of a cached result that is still on the interface.
-func (k *Keeper) left(c *Cached) (out []*client.Lease) {
+// grantsOf returns a grant for each address of a cached result that is still on the interface.
+func (k *Keeper) grantsOf(c *Cached) (out []*client.Lease) {
 	p, err := k.place(c.Args.Netns, c.Args.IfName)
 	if err != nil {
 		return nil // the container is gone and got no DEL

@@ -140,12 +140,12 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 	if err := a.Store.Networks().Delete(ctx, name, at.Revision); err != nil {
 		return err
 	}
-	_, left, err := a.drop(ctx, name+"/", func(b store.Block) bool { return b.Network == name })
+	_, kept, err := a.drop(ctx, name+"/", func(b store.Block) bool { return b.Network == name })
 	if !force {
-		return errors.Join(left, err)
+		return errors.Join(kept, err)
 	}
 	errs := []error{err}
-	for _, key := range store.UnreadableKeys(left) { // the network is gone, so nothing but its own block can have this prefix
+	for _, key := range store.UnreadableKeys(kept) { // the network is gone, so nothing but its own block can have this prefix
 		errs = append(errs, a.Store.Blocks().Delete(ctx, key, ""))
 	}
 	return errors.Join(errs...)
@@ -178,12 +178,12 @@ func called(e *store.Entry) string {
 
 // drop removes those blocks whose keys begin with prefix and for which match returns true, and
 // returns them. It keeps blocks that cannot be read; left names them.
-func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) bool) (dropped []store.Block, left, err error) {
+func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) bool) (dropped []store.Block, kept, err error) {
 	blocks, _, err := list(ctx, a.Store.Blocks(), prefix)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return nil, nil, err
 	}
-	left = err
+	kept = err
 	var errs []error
 	for _, b := range order.Values(blocks) {
 		if !match(b) {
@@ -194,7 +194,7 @@ func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) 
 			dropped = append(dropped, b)
 		}
 	}
-	return dropped, left, errors.Join(errs...)
+	return dropped, kept, errors.Join(errs...)
 }
 
 // deleteWhile reads an object, and deletes it if match returns true for what it read. Another
@@ -232,7 +232,7 @@ func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) 
 // may take from now on. It refuses a host that is present, because that host's agent would
 // register again at once. The store cannot tell whether containers still run on a host that is
 // not present. Unreadable objects of other hosts do not stop Forget. If a block cannot be read, the
-// host is forgotten, and the error is errLeft.
+// host is forgotten, and the error is errKeptBlocks.
 func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	nodes, _, unread := list(ctx, a.Store.Nodes(), "")
 	if unread != nil && !errors.Is(unread, store.ErrUnreadable) {
@@ -249,7 +249,7 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	if err != nil {
 		return nil, err
 	}
-	dropped, left, err := a.drop(ctx, "", func(b store.Block) bool { return b.Node == n.ID })
+	dropped, kept, err := a.drop(ctx, "", func(b store.Block) bool { return b.Node == n.ID })
 	if err != nil {
 		return dropped, err
 	}
@@ -257,15 +257,15 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	switch {
 	case errors.Is(err, store.ErrConflict):
 		err = fmt.Errorf("forget host %s: its agent has just updated its record, so it runs and claims other blocks: %w", name, err)
-	case err == nil && left != nil:
-		err = fmt.Errorf("forget host %s: %w: %w", name, errLeft, left)
+	case err == nil && kept != nil:
+		err = fmt.Errorf("forget host %s: %w: %w", name, errKeptBlocks, kept)
 	}
 	return dropped, err
 }
 
-// errLeft means that Forget forgot the host, so routes to it may go, but left blocks that may be the host's. The
+// errKeptBlocks means that Forget forgot the host, so routes to it may go, but left blocks that may be the host's. The
 // error lists them.
-var errLeft = errors.New("the host is forgotten, but blocks that cannot be read stay, because they may be another host's")
+var errKeptBlocks = errors.New("the host is forgotten, but blocks that cannot be read stay, because they may be another host's")
 
 // find returns the node with this id or name.
 func find(nodes []store.Node, name string) (store.Node, error) {

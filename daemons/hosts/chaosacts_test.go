@@ -208,7 +208,7 @@ func (c *cluster) forget() {
 	c.client.Deleted = func(table, key string, data []byte) { c.deleted(h, table, key, data) }
 	gone, err := Admin{Store: c.client}.Forget(context.Background(), h.name)
 	c.client.Before, c.client.Deleted = before, nil
-	if c.s.Say("  forget %s: %v, %v", h.name, gone, err); err == nil || errors.Is(err, errLeft) || len(gone) > 0 {
+	if c.s.Say("  forget %s: %v, %v", h.name, gone, err); err == nil || errors.Is(err, errKeptBlocks) || len(gone) > 0 {
 		h.forget = true
 	} else if errors.Is(err, store.ErrUnreadable) && !errors.Is(err, store.ErrNotFound) {
 		c.broken = fmt.Errorf("forget %s: an unreadable object stops it: %w", h.name, err)

@@ -112,7 +112,7 @@ func TestForgetBack(t *testing.T) {
 		},
 	} {
 		s, _ := gone(t)
-		if err := give(back{s}); !errors.Is(err, store.ErrConflict) || errors.Is(err, errLeft) {
+		if err := give(back{s}); !errors.Is(err, store.ErrConflict) || errors.Is(err, errKeptBlocks) {
 			t.Errorf("%s: %v", about, err)
 		}
 		if n, err := s.Nodes().Get(t.Context(), "a"); err != nil || n.Object.Name != "back" {

@@ -28,15 +28,15 @@ const cacheSchema = 1
 const cacheLimit = 64 << 20
 
 type cached struct {
-	Schema int         `json:"schema"`
-	Nodes  []plan.Node `json:"nodes"`
-	Left   []left      `json:"left,omitempty"`
+	Schema  int           `json:"schema"`
+	Nodes   []plan.Node   `json:"nodes"`
+	Deleted []deletedNode `json:"left,omitempty"`
 
 	Missing map[string]time.Time `json:"missingSince,omitempty"` // by the Node's name
 }
 
-// left is a Node that was deleted, and when.
-type left struct {
+// deletedNode is a Node that was deleted, and when.
+type deletedNode struct {
 	Node plan.Node `json:"node"`
 	At   time.Time `json:"deleted"`
 }
@@ -74,7 +74,7 @@ func (a *Agent) load() error {
 			missing[n.Name] = doubt.Past[plan.Node]{Object: n, At: since}
 		}
 	}
-	for _, l := range c.Left {
+	for _, l := range c.Deleted {
 		deleted[l.Node.Name] = doubt.Past[plan.Node]{Object: l.Node, At: l.At}
 	}
 	a.mirror.nodes.Restore(there, missing, deleted)
@@ -85,8 +85,8 @@ func (a *Agent) load() error {
 // save writes the Nodes, and those that were deleted lately, if they differ.
 func (a *Agent) save(v view) error {
 	c := cached{Schema: cacheSchema, Nodes: v.nodes, Missing: v.missing}
-	for _, p := range v.left {
-		c.Left = append(c.Left, left{p.Object, p.At})
+	for _, p := range v.deleted {
+		c.Deleted = append(c.Deleted, deletedNode{p.Object, p.At})
 	}
 	data, err := json.Marshal(c)
 	if err != nil || bytes.Equal(data, a.saved) {

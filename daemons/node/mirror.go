@@ -160,7 +160,7 @@ func (m *mirror) Transformer() cache.TransformFunc {
 // view is what a mirror knows at one moment. Nodes are sorted by name.
 type view struct {
 	nodes        []plan.Node             // the missing ones too
-	left         []doubt.Past[plan.Node] // deleted lately
+	deleted      []doubt.Past[plan.Node] // deleted lately
 	missing      map[string]time.Time    // since when lists lack a Node
 	unregistered bool                    // the API server no longer has this agent's Node
 	synced       time.Time               // when it last sent something
@@ -171,7 +171,7 @@ func (m *mirror) view() view {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.nodes.Expire()
-	v := view{nodes: m.nodes.All(), left: m.nodes.Deleted(), missing: map[string]time.Time{}, unregistered: m.unregistered, synced: m.synced}
+	v := view{nodes: m.nodes.All(), deleted: m.nodes.Deleted(), missing: map[string]time.Time{}, unregistered: m.unregistered, synced: m.synced}
 	for _, p := range m.nodes.Missing() {
 		v.missing[p.Object.Name] = p.At
 	}

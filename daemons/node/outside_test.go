@@ -118,7 +118,7 @@ func TestPeerPodCIDRChanged(t *testing.T) {
 	l.awaitPeers("")
 	l.pass(grace + time.Minute) // a Node that comes now is another machine
 	l.await("n2 is forgotten", func() bool {
-		return len(l.mirror.view().left) == 0
+		return len(l.mirror.view().deleted) == 0
 	})
 	l.api.set(kubeNode(2))
 	l.awaitPeerBlocks("[10.244.2.0/24 fd00:244:0:2::/64]")

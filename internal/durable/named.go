@@ -55,7 +55,7 @@ func (p *put) fillTemp(lock int) error {
 
 // openTemp makes the temporary file, and locks it if the file system has locks.
 func (p *put) openTemp() (fd int, err error) {
-	if err := p.removeLeft(); err != nil {
+	if err := p.removeStale(); err != nil {
 		return -1, err
 	}
 	fd, err = unix.Openat(from(p.Dir), p.Temp, p.access()|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -68,8 +68,8 @@ func (p *put) openTemp() (fd int, err error) {
 	return fd, nil
 }
 
-// removeLeft removes the temporary file of a killed writer. It waits for a writer that has it.
-func (p *put) removeLeft() error {
+// removeStale removes the temporary file of a killed writer. It waits for a writer that has it.
+func (p *put) removeStale() error {
 	fd, err := unix.Openat(from(p.Dir), p.Temp, p.access()|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil

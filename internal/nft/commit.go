@@ -160,9 +160,9 @@ func (c *Conn) try(ctx context.Context) error {
 	}
 	p.generation, p.timeout = generation, c.timeout()
 	if len(p.waiting) > 0 {
-		left, err := c.awaitExpiry(p.waiting)
-		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("%s was removed and still exists", left[0])
+		unexpired, err := c.awaitExpiry(p.waiting)
+		if err == nil && len(unexpired) > 0 {
+			err = fmt.Errorf("%s was removed and still exists", unexpired[0])
 		}
 		return errors.Join(err, syscall.EINTR) // read again
 	}

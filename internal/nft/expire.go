@@ -84,26 +84,26 @@ func (c *Conn) settle() error {
 		c.leaving = nil
 		return nil
 	}
-	left, err := c.awaitExpiry(c.leaving)
+	unexpired, err := c.awaitExpiry(c.leaving)
 	if err != nil {
 		return err
 	}
 	c.leaving, c.probing = nil, false
-	if len(left) == 0 || c.expiry == expiryWorks { // the kernel still removes the others
+	if len(unexpired) == 0 || c.expiry == expiryWorks { // the kernel still removes the others
 		return nil
 	}
 	if c.expiry == expiryUnknown {
 		c.learnExpiry(expiryIgnored)
 	}
-	return c.deleteLeft(left)
+	return c.deleteUnexpired(unexpired)
 }
 
-// deleteLeft deletes elements that did not expire. If another process deletes one of them first, the kernel
+// deleteUnexpired deletes elements that did not expire. If another process deletes one of them first, the kernel
 // refuses the transaction.
-func (c *Conn) deleteLeft(left []Element) error {
+func (c *Conn) deleteUnexpired(unexpired []Element) error {
 	const tries = 8
-	for try := 1; len(left) > 0; try++ {
-		msgs, err := encode(plan{delete: left}.encode)
+	for try := 1; len(unexpired) > 0; try++ {
+		msgs, err := encode(plan{delete: unexpired}.encode)
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func (c *Conn) deleteLeft(left []Element) error {
 		if !errors.Is(err, unix.ENOENT) || try == tries {
 			return fmt.Errorf("delete elements that did not expire: %w", err)
 		}
-		if left, err = c.present(left); err != nil {
+		if unexpired, err = c.present(unexpired); err != nil {
 			return err
 		}
 	}
@@ -163,11 +163,11 @@ func (c *Conn) awaitExpiry(elems []Element) ([]Element, error) {
 	deadline := time.Now().Add(expiryDeadline)
 	for {
 		late := time.Now().After(deadline) // before the look: this process may be held up after it
-		left, err := c.present(elems)
-		if err != nil || len(left) == 0 || late {
-			return left, err
+		unexpired, err := c.present(elems)
+		if err != nil || len(unexpired) == 0 || late {
+			return unexpired, err
 		}
-		elems = left
+		elems = unexpired
 		time.Sleep(expireAfter / 4) //nolint:forbidigo // the kernel sends no event when an element expires
 	}
 }
@@ -181,13 +181,13 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 		return nil, err
 	}
 	works, _ := c.ExpiryWorks()
-	var left []Element
+	var unexpired []Element
 	for i, g := range got {
 		if g.found && g.same(elems[i]) && g.Comment == elems[i].Comment && (g.leaving || !works) {
-			left = append(left, elems[i])
+			unexpired = append(unexpired, elems[i])
 		}
 	}
-	return left, nil
+	return unexpired, nil
 }
 
 // lookup reads the elements with the keys of elems.

@@ -123,7 +123,7 @@ func TestDeleteOthersToo(t *testing.T) {
 	a, b := port(80, "10.1.0.5:80", testOwner), port(81, "10.1.0.5:81", testOwner)
 	c.Add(b)
 	commit(t, c)
-	if err := c.deleteLeft([]Element{a, b}); err != nil {
+	if err := c.deleteUnexpired([]Element{a, b}); err != nil {
 		t.Fatal(err)
 	}
 	mustMiss(t, c, b)

@@ -22,7 +22,7 @@ const (
 type Cut struct {
 	program *policy.Program     // the last one that is in force
 	judged  map[netip.Addr]bool // the addresses of which a change may deny connections
-	left    map[netip.Addr]bool // the addresses that pods have left: none of their connections may stay
+	vacated map[netip.Addr]bool // the addresses that pods have left: none of their connections may stay
 }
 
 // leave notes the addresses that pods of this node have in the kernel's program, and no pod has in the
@@ -31,8 +31,8 @@ func (e *Enforcer) leave(before *state, next *policy.Program) error {
 	if e.opts.KeepConnections {
 		return nil
 	}
-	if e.cut.left == nil {
-		e.cut.left = make(map[netip.Addr]bool)
+	if e.cut.vacated == nil {
+		e.cut.vacated = make(map[netip.Addr]bool)
 	}
 	for _, family := range families {
 		set := kindLocal + family
@@ -44,12 +44,12 @@ func (e *Enforcer) leave(before *state, next *policy.Program) error {
 			return err
 		}
 		for _, local := range list {
-			e.cut.left[local.first] = true
+			e.cut.vacated[local.first] = true
 		}
 	}
 	for i := range next.Pods {
 		for _, a := range next.Pods[i].Addresses {
-			delete(e.cut.left, a)
+			delete(e.cut.vacated, a)
 		}
 	}
 	return nil
@@ -69,7 +69,7 @@ func (e *Enforcer) owe(addrs map[netip.Addr]bool) {
 // DrainCut returns the connections that have to end since it was last called, with Options.CutLater. It returns
 // nil if there are none.
 func (e *Enforcer) DrainCut() *Cut {
-	if e.cut.program == nil || len(e.cut.judged)+len(e.cut.left) == 0 {
+	if e.cut.program == nil || len(e.cut.judged)+len(e.cut.vacated) == 0 {
 		return nil
 	}
 	c := e.cut
@@ -85,7 +85,7 @@ func (e *Enforcer) Update(c *Cut) {
 	c.program = e.cut.program
 	for i := range c.program.Pods {
 		for _, a := range c.program.Pods[i].Addresses {
-			delete(c.left, a)
+			delete(c.vacated, a)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func (e *Enforcer) GiveBack(c *Cut) {
 	for _, m := range []struct {
 		to   *map[netip.Addr]bool
 		from map[netip.Addr]bool
-	}{{&e.cut.judged, c.judged}, {&e.cut.left, c.left}} {
+	}{{&e.cut.judged, c.judged}, {&e.cut.vacated, c.vacated}} {
 		if *m.to == nil {
 			*m.to = make(map[netip.Addr]bool)
 		}
@@ -118,10 +118,10 @@ func (c *Cut) Do(update func(*Cut)) error {
 		return err
 	}
 	addrs := maps.Clone(c.judged)
-	maps.Copy(addrs, c.left)
+	maps.Copy(addrs, c.vacated)
 	ends := func(f conntrack.Flow) bool {
 		from, to := f.Orig.Src.Addr(), f.Reply.Src.Addr()
-		return c.left[from] || c.left[to] || !own[from] && denied(c.program, f)
+		return c.vacated[from] || c.vacated[to] || !own[from] && denied(c.program, f)
 	}
 	flows, err := conntrack.Among(addrs, ends)
 	if err != nil {

@@ -45,7 +45,7 @@ func cutOfReturnedAddress(t *testing.T, failed bool) {
 	s.Pods = slices.Clone(s.Pods[:1])
 	must(t, p.node.Do(func() error { return p.enforcer.Load(t.Context(), policy.Compile(s), nil) }))
 	c := p.enforcer.DrainCut()
-	if c == nil || len(c.left) == 0 {
+	if c == nil || len(c.vacated) == 0 {
 		t.Fatal("no pod has left")
 	}
 	p.load(bothWays + fromA80 + "]}")

@@ -133,17 +133,17 @@ func closedSets() (sets [][]string) {
 }
 
 // splitKnown divides closed elements into those of known attachments, and others.
-func splitKnown(list []nft.Element, known map[netip.Addr]owner.Key) (open, left []nft.Element) {
+func splitKnown(list []nft.Element, known map[netip.Addr]owner.Key) (open, others []nft.Element) {
 	for _, e := range list {
 		a, _ := netip.AddrFromSlice(e.Key)
 		key, owned := nft.OwnerOf(e.Comment)
 		if by, ok := known[a]; ok && owned && by == owner.Key(key) {
 			open = append(open, e)
 		} else {
-			left = append(left, e)
+			others = append(others, e)
 		}
 	}
-	return open, left
+	return open, others
 }
 
 // openSteps removes closed elements.
