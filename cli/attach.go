@@ -193,7 +193,7 @@ type delCommand struct{ attachFlags }
 func (c *delCommand) Execute([]string) error {
 	n, at, err := c.resolve(c.Args.Network, c.Args.NetNS)
 	if err == nil {
-		known := c.known(n.Name, at)
+		known := c.recorded(n.Name, at)
 		if err = c.app.runtime(n).Del(c.app.ctx, n.List, at); err == nil && !known {
 			c.nothing(n.Name, at)
 		}
@@ -208,8 +208,8 @@ func (c *delCommand) Execute([]string) error {
 	return err
 }
 
-// known reports whether there is a result or a record of the attachment. What cannot be read may be one.
-func (c *delCommand) known(network string, at chain.Attachment) bool {
+// recorded reports whether there is a result or a record of the attachment. What cannot be read may be one.
+func (c *delCommand) recorded(network string, at chain.Attachment) bool {
 	list, err := c.app.attachments(network)
 	return err != nil || slices.ContainsFunc(list, func(s *localAttachment) bool {
 		return s.ContainerID == at.ContainerID && s.IfName == at.IfName

@@ -140,11 +140,11 @@ func (t *Tx) Holder(a netip.Addr) (r Reservation, ok bool, err error) {
 	if err != nil {
 		return Reservation{}, false, err
 	}
-	return t.reservation(t.known(entryOf(a, f)), ownerOf(string(f.data))), true, nil
+	return t.reservation(t.withIndexed(entryOf(a, f)), ownerOf(string(f.data))), true, nil
 }
 
-// known adds to e the fields that only the index stores. The file knows its boot best.
-func (t *Tx) known(e entry) entry {
+// withIndexed adds to e the fields that only the index stores. The file knows its boot best.
+func (t *Tx) withIndexed(e entry) entry {
 	same, err := t.index.find(e.key)
 	for _, o := range same {
 		if err == nil && o.addr == e.addr && o.since == e.since {

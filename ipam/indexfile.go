@@ -206,7 +206,7 @@ func (t *Tx) scanFile(s *scan, name string) error {
 	}
 	e := entryOf(a, f)
 	if t.index != nil {
-		e = t.known(e)
+		e = t.withIndexed(e)
 	}
 	s.entries = append(s.entries, e)
 	s.owners[a] = ownerOf(string(f.data))

@@ -135,7 +135,7 @@ func (c *collector) facts() *evidence {
 // endpoint judges an endpoint while it holds the endpoint's lock. If it is alive, endpoint
 // finishes its setup.
 func (c *collector) endpoint(ctx context.Context, id string) error {
-	return c.d.known(ctx, id, func(ctx context.Context, e *state.Endpoint) error {
+	return c.d.enterIfExists(ctx, id, func(ctx context.Context, e *state.Endpoint) error {
 		f := c.facts()
 		f.readSandbox(e)
 		if f.docker = c.docker.ofEndpoint(e); f.docker == hasNot {
@@ -218,7 +218,7 @@ func (c *collector) lease(ctx context.Context, l *state.Allocation) error {
 	}
 	ctx, cancel := c.d.limit(ctx)
 	defer cancel()
-	return c.d.knownLease(ctx, l.ID, func(l *state.Allocation) error {
+	return c.d.leaseIfExists(ctx, l.ID, func(l *state.Allocation) error {
 		return c.settle(kindAddresses, leaseName(l), c.judgeLease(l), func() error { return c.d.dropLease(ctx, l) })
 	})
 }

@@ -183,16 +183,16 @@ func (d *Driver) enter(ctx context.Context, id string, do func(context.Context, 
 	return err
 }
 
-// known works like enter, but accepts that the endpoint does not exist.
-func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
+// enterIfExists works like enter, but accepts that the endpoint does not exist.
+func (d *Driver) enterIfExists(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	return ifFound(locked(ctx, d, id, d.state.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) }))
 }
 
-// knownLease calls do for a lease while it holds the lease's lock. It accepts that the lease does
+// leaseIfExists calls do for a lease while it holds the lease's lock. It accepts that the lease does
 // not exist.
-func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Allocation) error) error {
+func (d *Driver) leaseIfExists(ctx context.Context, id string, do func(*state.Allocation) error) error {
 	return ifFound(locked(ctx, d, id, d.state.Leases.Get, do))
 }
 

@@ -249,7 +249,7 @@ const rollbackTime = 10 * time.Second
 // DeleteEndpoint implements cnm.NetworkDriver. Docker calls it only once, even if it fails. So an
 // object that cannot be removed now stays in the state for the collector.
 func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) error {
-	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.remove(ctx, e, unbind) })
+	return d.enterIfExists(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.remove(ctx, e, unbind) })
 }
 
 // remove undoes everything of an endpoint in reverse order. It can continue the work of a call

@@ -137,7 +137,7 @@ func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later 
 // still there. After a failed Join, Docker calls Leave twice. After a restart with live-restore,
 // Docker calls Leave without a Revoke before.
 func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
-	return d.known(ctx, in.EndpointID, d.leaveEndpoint)
+	return d.enterIfExists(ctx, in.EndpointID, d.leaveEndpoint)
 }
 
 func (d *Driver) leaveEndpoint(ctx context.Context, e *state.Endpoint) error {

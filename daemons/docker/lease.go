@@ -236,7 +236,7 @@ func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressReque
 }
 
 func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error {
-	return d.knownLease(ctx, id, func(l *state.Allocation) error {
+	return d.leaseIfExists(ctx, id, func(l *state.Allocation) error {
 		l.Given = slices.DeleteFunc(l.Given, func(a netip.Addr) bool { return a == addr })
 		if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
 			return err
@@ -369,7 +369,7 @@ const (
 // lease, endLease does nothing: with --mac-address, Docker may have created the next endpoint
 // before it removed this one.
 func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
-	return d.knownLease(ctx, id, func(l *state.Allocation) error {
+	return d.leaseIfExists(ctx, id, func(l *state.Allocation) error {
 		switch {
 		case l.Endpoint != endpointID:
 			return nil
@@ -383,7 +383,7 @@ func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseE
 
 // bind binds a lease to an endpoint. It returns nil if there is no lease.
 func (d *Driver) bind(ctx context.Context, id, endpointID string) (bound *state.Allocation, err error) {
-	err = d.knownLease(ctx, id, func(l *state.Allocation) error {
+	err = d.leaseIfExists(ctx, id, func(l *state.Allocation) error {
 		if bound = l; l.Endpoint == endpointID {
 			return nil
 		}

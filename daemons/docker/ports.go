@@ -47,7 +47,7 @@ func (d *Driver) program(ctx context.Context, in *cnm.ConnectivityRequest, e *st
 
 // RevokeExternalConnectivity implements cnm.Connectivity.
 func (d *Driver) RevokeExternalConnectivity(ctx context.Context, in *cnm.EndpointRequest) error {
-	return d.known(ctx, in.EndpointID, d.unpublish)
+	return d.enterIfExists(ctx, in.EndpointID, d.unpublish)
 }
 
 func (d *Driver) unpublish(ctx context.Context, e *state.Endpoint) error {

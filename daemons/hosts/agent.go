@@ -215,8 +215,8 @@ func (a *Agent) readDocker() (changed bool) {
 	return changed
 }
 
-// known returns the endpoints of this host's containers. If some may be missing, all is false.
-func (a *Agent) known() (containers []container, all bool) {
+// localContainers returns the endpoints of this host's containers. If some may be missing, all is false.
+func (a *Agent) localContainers() (containers []container, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.containers, a.unread == ""

@@ -20,7 +20,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	stopped := a.stops() // before the world is read
 	w, known, synced := a.mirror.snapshot()
 	if !known { // the first start, without the store
-		a.health.Turned(errNothingKnown, nil)
+		a.health.Turned(errNoState, nil)
 		return
 	}
 	f := a.facts(&w)

@@ -41,7 +41,7 @@ func (m *mirror) load(dir string) error {
 	if !m.cache.Doubted.IsZero() {
 		m.cache.Doubted = time.Now()
 	}
-	m.known = true
+	m.loaded = true
 	m.restore()
 	return nil
 }

@@ -197,7 +197,7 @@ const confRest = 10 * time.Minute
 func (a *Agent) tidyGrant(w *world, network string) error {
 	_, copies := a.here()
 	copied := slices.ContainsFunc(copies, func(c dockerCopy) bool { return c.Network == network && c.Ours })
-	if _, all := a.known(); !all || copied || w.network(network).Name != "" {
+	if _, all := a.localContainers(); !all || copied || w.network(network).Name != "" {
 		return nil
 	}
 	fi, err := os.Lstat(filepath.Join(a.opts.Paths.Pools(), network, ipam.GrantFile))

@@ -17,7 +17,7 @@ const Service = "hosts"
 
 func newHealth(a *Agent) *health.Health {
 	return health.New(health.Options{
-		Service: Service, Unready: errNothingKnown, Restart: "restart it with systemctl restart patchbay-hosts.service",
+		Service: Service, Unready: errNoState, Restart: "restart it with systemctl restart patchbay-hosts.service",
 		Heard: a.mirror.heard, Problems: a.problems.Count,
 	})
 }
@@ -32,8 +32,8 @@ func (a *Agent) Healthy() error { return a.health.Healthy() }
 func (a *Agent) Handler() http.Handler { return a.health.Handler() }
 
 var (
-	errNothingKnown = errors.New("nothing is known of the networks yet: the store has not answered, and no earlier answer is saved")
-	errUnreached    = errors.New("this host has no uplink: other hosts cannot reach it; patchbayd hosts ls says why")
+	errNoState   = errors.New("nothing is known of the networks yet: the store has not answered, and no earlier answer is saved")
+	errUnreached = errors.New("this host has no uplink: other hosts cannot reach it; patchbayd hosts ls says why")
 )
 
 // heard returns when the store last sent something; zero: never.

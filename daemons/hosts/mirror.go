@@ -19,7 +19,7 @@ import (
 type mirror struct {
 	self   string // id of this node
 	mu     sync.Mutex
-	known  bool // the saved world was loaded
+	loaded bool // the saved world was loaded
 	synced bool // this process has read the store
 	cache  world
 
@@ -55,7 +55,7 @@ func (m *mirror) snapshot() (w world, known, synced bool) {
 	}
 	w = m.cache
 	w.Own, w.Bridges, w.Seen = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges), maps.Clone(m.cache.Seen)
-	return w, m.known || m.synced, m.synced
+	return w, m.loaded || m.synced, m.synced
 }
 
 // refresh sets in w what this host remembers about itself.

@@ -78,7 +78,7 @@ func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	unreadable := err
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		m := &mirror{}
-		if m.load(dir) != nil || !m.known {
+		if m.load(dir) != nil || !m.loaded {
 			return nil, err
 		}
 		w, out.Remembered, unreadable = m.cache, err.Error(), nil

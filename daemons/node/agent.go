@@ -265,5 +265,5 @@ func (a *Agent) waiting(p *plan.Plan) error {
 			return errors.New(p.Problems[i].Text)
 		}
 	}
-	return errNothingKnown
+	return errNoState
 }

@@ -29,8 +29,8 @@ import (
 // policyPlugin is the plugin whose records name the pods of addresses.
 const policyPlugin = "policy"
 
-// known has the owners of the addresses of this node's attachments, and from where these send.
-type known struct {
+// addrOwners has the owners of the addresses of this node's attachments, and from where these send.
+type addrOwners struct {
 	addrs    map[netip.Addr]owner.Key
 	closures []enforce.Closure
 }
@@ -38,7 +38,7 @@ type known struct {
 // attachments reads the records of this node's attachments to which policies apply. If a record cannot
 // be read, or if two have one address, what an ADD has closed stays closed. ok is false if the records
 // cannot be listed.
-func attachments(run string) (list []policies.Attached, of known, ok bool, err error) {
+func attachments(run string) (list []policies.Attached, of addrOwners, ok bool, err error) {
 	store := record.New(run)
 	defer store.Close()
 	records, torn, err := store.ScanPlugin(policyPlugin)
@@ -49,7 +49,7 @@ func attachments(run string) (list []policies.Attached, of known, ok bool, err e
 	for _, t := range torn {
 		errs = append(errs, fmt.Errorf("%w; its pod stays closed: delete the pod", t.Err))
 	}
-	of = known{addrs: map[netip.Addr]owner.Key{}}
+	of = addrOwners{addrs: map[netip.Addr]owner.Key{}}
 	for _, r := range records {
 		if r.Sends != nil {
 			of.closures = append(of.closures, closureFor(r, r.Sends))
@@ -80,7 +80,7 @@ func closureFor(r *record.Record, p *record.Policed) enforce.Closure {
 }
 
 // add notes a record's links and addresses.
-func (k *known) add(r *record.Record) (err error) {
+func (k *addrOwners) add(r *record.Record) (err error) {
 	k.closures = append(k.closures, closureFor(r, r.Policed))
 	for _, addr := range r.Policed.Addrs {
 		if other, taken := k.addrs[addr]; taken && other != r.Owner {

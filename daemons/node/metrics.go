@@ -24,7 +24,7 @@ const space = "patchbay_" + Service
 func newMetrics(a *Agent) *metrics {
 	m := &metrics{
 		Health: health.New(health.Options{
-			Service: Service, Unready: errNothingKnown, Restart: "delete its pod to restart it",
+			Service: Service, Unready: errNoState, Restart: "delete its pod to restart it",
 			Hangs: func() error { return a.policy.hangs() }, Heard: func() time.Time { return a.mirror.view().synced }, Problems: a.trouble.reasons,
 		}),
 		apiErrors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: space, Name: "api_errors_total", Help: "Requests that the API server did not answer as it should."}),
@@ -38,7 +38,7 @@ func (m *metrics) watch(n *networkPolicy) {
 	m.Register(n.status.programs, n.status.duration, n.status.transaction, n.status.errors, n.status.touches, policyCollector{n})
 }
 
-var errNothingKnown = errors.New("nothing is known of this node yet: the API server has not answered, and no earlier answer is saved")
+var errNoState = errors.New("nothing is known of this node yet: the API server has not answered, and no earlier answer is saved")
 
 // Ready returns why pods cannot start on this node, or nil if they can.
 func (a *Agent) Ready() error { return a.metrics.Ready() }

@@ -83,7 +83,7 @@ type networkPolicy struct {
 	patience       time.Duration                                // with policies that are not known, before the first pods
 
 	// Only the goroutine of Follow uses these fields.
-	known    known
+	owners   addrOwners
 	records  error // of the last read
 	programs policy.Sequence
 
@@ -188,9 +188,9 @@ func (n *networkPolicy) asked(k policies.Kind, err error) {
 // attach reads which addresses this node and its pods have. If that fails, they have those of before: without
 // them, pods that the API does not show yet would be open.
 func (n *networkPolicy) attach() {
-	list, known, ok, err := attachments(n.paths.Run)
+	list, owners, ok, err := attachments(n.paths.Run)
 	if ok {
-		n.known = known
+		n.owners = owners
 		n.cluster.Attach(list)
 	}
 	_, localErr := n.moved()
@@ -266,10 +266,10 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	if n.compare {
 		n.enforcer.Forget()
 	}
-	n.enforcer.Attach(n.known.closures)
-	err := n.enforcer.Load(ctx, p, n.known.addrs)
+	n.enforcer.Attach(n.owners.closures)
+	err := n.enforcer.Load(ctx, p, n.owners.addrs)
 	if n.loaded = nil; err == nil {
-		n.compare, n.began, n.loaded, n.opened = false, true, p, n.known.addrs
+		n.compare, n.began, n.loaded, n.opened = false, true, p, n.owners.addrs
 		resident.Signal(n.uncut)
 	}
 	return err

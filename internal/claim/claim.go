@@ -190,7 +190,7 @@ func (d *Dir) lockFiles(network string, o owner.Key) (list []File, locked []stri
 			locked = append(locked, path)
 		}
 		now, err := StatVersion(path)
-		d.Know(path, now)
+		d.SetSeenVersion(path, now)
 		if !errors.Is(err, fs.ErrNotExist) { // otherwise another process has removed it
 			list = append(list, fileAt(path, now))
 		}

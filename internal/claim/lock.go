@@ -205,8 +205,8 @@ func versionOf(fd int) Version {
 	return versionIn(&st)
 }
 
-// Know stores which version of the file at path this Dir has seen.
-func (d *Dir) Know(path string, v Version) {
+// SetSeenVersion stores which version of the file at path this Dir has seen.
+func (d *Dir) SetSeenVersion(path string, v Version) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
 	d.note(path, v)
@@ -220,8 +220,8 @@ func (d *Dir) note(path string, v Version) {
 	d.locks.versions[path] = v
 }
 
-// Known returns the version of the file at path that this Dir has seen, if any.
-func (d *Dir) Known(path string) (v Version, ok bool) {
+// SeenVersion returns the version of the file at path that this Dir has seen, if any.
+func (d *Dir) SeenVersion(path string) (v Version, ok bool) {
 	d.locks.mu.Lock()
 	defer d.locks.mu.Unlock()
 	v, ok = d.locks.versions[path]

@@ -206,19 +206,19 @@ type member struct {
 	rare                        bool // only encoding/json knows
 }
 
-// known has the members of each struct type that was met, in the order of its fields: []member by
+// membersByType has the members of each struct type that was met, in the order of its fields: []member by
 // reflect.Type. To read a field's tag takes longer than to compare keys.
-var known sync.Map
+var membersByType sync.Map
 
 func membersOf(t reflect.Type) []member {
-	if m, ok := known.Load(t); ok {
+	if m, ok := membersByType.Load(t); ok {
 		return m.([]member)
 	}
 	members := make([]member, t.NumField())
 	for i := range members {
 		members[i] = memberOf(t.Field(i))
 	}
-	known.Store(t, members)
+	membersByType.Store(t, members)
 	return members
 }
 

@@ -38,7 +38,7 @@ func (m *Mesh) Observe(self Self, peers []Peer) (Observed, error) {
 		return Observed{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
 	f.Own = m.own(self.borrowed(), addrs)
-	f.Paths = m.paths.known(f.MTU)
+	f.Paths = m.paths.pathMTUs(f.MTU)
 	if f.Detours, err = m.detours(self.withDefaults().Protocol); err != nil {
 		return Observed{}, err
 	}
@@ -110,9 +110,9 @@ func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.blocks, m.known = blocks, make(map[netip.Addr]bool)
+	m.blocks, m.hostAddrs = blocks, make(map[netip.Addr]bool)
 	for _, a := range addrs {
-		m.known[nl.AddrOf(a.IP)] = true
+		m.hostAddrs[nl.AddrOf(a.IP)] = true
 	}
 	return out
 }

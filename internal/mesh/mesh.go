@@ -122,14 +122,14 @@ type Mesh struct {
 	waits  waits            // of Probe
 
 	// The following fields tell Watch what to watch. mu protects them.
-	mu      sync.Mutex
-	depends map[string]int      // links that the last State uses, with their indexes
-	uplinks []int               // links with underlay addresses
-	blocks  []netip.Prefix      // blocks of Self
-	known   map[netip.Addr]bool // the host's addresses at the last Look
-	wanted  routed              // blocks to which the last State has routes
-	refused []netip.Prefix      // ranges that it refuses
-	blocked []int               // indexes of the links whose routes are in the way
+	mu        sync.Mutex
+	depends   map[string]int      // links that the last State uses, with their indexes
+	uplinks   []int               // links with underlay addresses
+	blocks    []netip.Prefix      // blocks of Self
+	hostAddrs map[netip.Addr]bool // the host's addresses at the last Look
+	wanted    routed              // blocks to which the last State has routes
+	refused   []netip.Prefix      // ranges that it refuses
+	blocked   []int               // indexes of the links whose routes are in the way
 }
 
 // Open opens a socket. Open changes nothing.

@@ -29,9 +29,9 @@ type found struct {
 	detours map[netip.Addr]bool // see Observed.Detours; nil: not read yet
 }
 
-// known returns the path MTUs that Probe has found. If the uplink's MTU has changed, Probe starts
+// pathMTUs returns the path MTUs that Probe has found. If the uplink's MTU has changed, Probe starts
 // again.
-func (f *found) known(uplink int) map[netip.Addr]int {
+func (f *found) pathMTUs(uplink int) map[netip.Addr]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.uplink != uplink {

@@ -56,7 +56,7 @@ func TestProbeSearch(t *testing.T) {
 func TestFoundPaths(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	f := found{again: make(chan bool, 1)}
-	f.known(1500)
+	f.pathMTUs(1500)
 	f.want([]netip.Addr{a, b}, nil, nil)
 	note := func(to netip.Addr, v verdict, low int, changed bool) {
 		t.Helper()
@@ -69,12 +69,12 @@ func TestFoundPaths(t *testing.T) {
 	note(b, works, 1500, true)
 	note(a, unknown, 576, false)
 	note(netip.MustParseAddr("192.0.2.3"), works, 1300, false)
-	if got := fmt.Sprint(f.known(1500)); got != "map[192.0.2.1:1400 192.0.2.2:0]" {
+	if got := fmt.Sprint(f.pathMTUs(1500)); got != "map[192.0.2.1:1400 192.0.2.2:0]" {
 		t.Error(got)
 	}
 	f.want([]netip.Addr{b}, nil, nil)
 	note(b, unknown, 0, true)
-	if got := fmt.Sprint(f.known(1500)); got != "map[192.0.2.2:0]" {
+	if got := fmt.Sprint(f.pathMTUs(1500)); got != "map[192.0.2.2:0]" {
 		t.Error(got)
 	}
 }

@@ -110,7 +110,7 @@ func (m *Mesh) moved(u netlink.AddrUpdate) bool {
 	a := nl.AddrOf(u.LinkAddress.IP)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if u.Flags&unix.IFA_F_TENTATIVE != 0 || u.NewAddr == m.known[a] {
+	if u.Flags&unix.IFA_F_TENTATIVE != 0 || u.NewAddr == m.hostAddrs[a] {
 		return false
 	}
 	return slices.Contains(m.uplinks, u.LinkIndex) || slices.ContainsFunc(m.blocks, func(b netip.Prefix) bool { return b.Contains(a) })

@@ -28,14 +28,14 @@ func Schema() uint16 {
 
 // NewerSchemaError means that a newer program made the table. This program changed nothing.
 type NewerSchemaError struct {
-	Table       string // such as "inet patchbay"
-	Have, Known uint16
+	Table           string // such as "inet patchbay"
+	Have, Supported uint16
 }
 
 // Error names both schema numbers and says what to do.
 func (e *NewerSchemaError) Error() string {
 	return fmt.Sprintf("nftables table %q has schema %d, this patchbay knows up to %d: use the newer patchbay, "+
-		"or run `nft delete table %s` and then `patchbay repair` with this one", e.Table, e.Have, e.Known, e.Table)
+		"or run `nft delete table %s` and then `patchbay repair` with this one", e.Table, e.Have, e.Supported, e.Table)
 }
 
 // state says what the kernel has of one of our tables.
@@ -60,7 +60,7 @@ func stateFrom(f nftables.TableFamily, got found) (state, error) {
 	}
 	s.schema = binary.BigEndian.Uint16(got.Data)
 	if known := Schema(); s.schema > known {
-		return s, &NewerSchemaError{Table: FamilyName(f) + " " + TableName, Have: s.schema, Known: known}
+		return s, &NewerSchemaError{Table: FamilyName(f) + " " + TableName, Have: s.schema, Supported: known}
 	}
 	return s, nil
 }

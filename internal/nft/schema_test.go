@@ -113,7 +113,7 @@ func TestTwoBuilds(t *testing.T) {
 	c.Add(port(10, "10.1.0.5:80", testOwner))
 	err := c.Commit(context.Background())
 	var refused *NewerSchemaError
-	if !errors.As(err, &refused) || refused.Have != 9 || refused.Known != 8 {
+	if !errors.As(err, &refused) || refused.Have != 9 || refused.Supported != 8 {
 		t.Errorf("older build after newer: %v", err)
 	}
 	mustGet(t, c, port(8, "10.1.0.5:80", testOwner))

@@ -141,7 +141,7 @@ var ErrChanged = errors.New("another process wrote the record")
 // ErrChanged.
 func (d *Dir) WriteOver(r *Record) error {
 	path := d.File(r.Network, r.Owner, r.Plugin)
-	was, known := d.Known(path)
+	was, known := d.SeenVersion(path)
 	create := known && was == (claim.Version{})
 	if !create {
 		d.LockFile(path, claim.Patience)
@@ -195,7 +195,7 @@ func (d *Dir) Read(network string, o owner.Key, plugin string) (*Record, error) 
 	if err := d.Guard(claim.Attachments, network); err != nil {
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	return d.readKnown(d.File(network, o, plugin))
+	return d.readVersioned(d.File(network, o, plugin))
 }
 
 // Exists reports whether a plugin has a record, readable or not.
@@ -203,10 +203,10 @@ func (d *Dir) Exists(network string, o owner.Key, plugin string) bool {
 	return claim.VersionAt(d.File(network, o, plugin)) != claim.Version{}
 }
 
-// readKnown reads a record and stores the file's version.
-func (d *Dir) readKnown(path string) (*Record, error) {
+// readVersioned reads a record and stores the file's version.
+func (d *Dir) readVersioned(path string) (*Record, error) {
 	v, err := claim.StatVersion(path) // first the version, then the content: a record that is written in between has another version
-	d.Know(path, v)
+	d.SetSeenVersion(path, v)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -265,7 +265,7 @@ func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
 	}
 	path := d.File(network, o, plugin)
 	defer d.UnlockFile(path)
-	was, known := d.Known(path)
+	was, known := d.SeenVersion(path)
 	if known && was == (claim.Version{}) { // an ADD may write a record at any time
 		d.RemoveNetwork(network)
 		return nil
@@ -276,7 +276,7 @@ func (d *Dir) Remove(network string, o owner.Key, plugin string) error {
 	if err := durable.Remove(path); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
-	d.Know(path, claim.Version{})
+	d.SetSeenVersion(path, claim.Version{})
 	d.RemoveNetwork(network)
 	return nil
 }

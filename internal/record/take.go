@@ -48,13 +48,13 @@ func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
 func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
 	ok, missing := d.LockExisting(path, wait)
 	if missing {
-		d.Know(path, claim.Version{})
+		d.SetSeenVersion(path, claim.Version{})
 		return nil, true, nil
 	}
-	r, err = d.readKnown(path)
+	r, err = d.readVersioned(path)
 	if ok && !d.HasLock(path) && (r != nil || err != nil) {
 		ok = d.LockFile(path, wait)
-		r, err = d.readKnown(path)
+		r, err = d.readVersioned(path)
 	}
 	return r, ok, err
 }

@@ -204,7 +204,7 @@ type hostPort struct {
 	k         *kernel.Kernel
 	container string
 	rec       *record.Record    // nil in CHECK
-	known     map[string]holder // by comment; a container may have thousands of ports that all belong to another one
+	holders   map[string]holder // by comment; a container may have thousands of ports that all belong to another one
 }
 
 // Ensure queues the element. The port's owner is known only when the queue is committed, so the
@@ -280,10 +280,10 @@ func (h holder) whyReplaceable() string {
 }
 
 func (c hostPort) ownerOf(e nft.Element) holder {
-	h, ok := c.known[e.Comment]
+	h, ok := c.holders[e.Comment]
 	if !ok {
 		h = ownerOf(c.k, e)
-		c.known[e.Comment] = h
+		c.holders[e.Comment] = h
 	}
 	return h
 }

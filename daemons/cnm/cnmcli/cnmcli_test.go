@@ -162,7 +162,7 @@ func TestAddDuringRm(t *testing.T) {
 	looked := clock.Listing(t.Context())
 	must(t, p.Do(spec.Add))
 	before := d.Addresses()
-	k, err := a.known("net")
+	k, err := a.requested("net")
 	must(t, err)
 	must(t, a.collect(t.Context(), "net", cnmplugin.Plugin.Name, looked, at(k.network.Driver, false)))
 	must(t, a.collect(t.Context(), "net", cnmipam.Plugin.Name, looked, map[string]any{"ipam": at(k.pools.Driver, false)}))

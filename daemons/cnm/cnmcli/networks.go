@@ -21,17 +21,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// known holds what the plugins have asked of drivers for the network of one name.
-type known struct {
+// requested holds what the plugins have asked of drivers for the network of one name.
+type requested struct {
 	network *cnmplugin.Network // nil if only addresses were requested
 	pools   *cnmipam.State     // nil if no pools were requested
 	living  []spec.AttachmentKey
 	broken  error // names the files that could not be used; their parts are missing
 }
 
-func (a *app) known(name string) (k *known, err error) {
+func (a *app) requested(name string) (k *requested, err error) {
 	s := remote.Open(a.paths.State)
-	k = new(known)
+	k = new(requested)
 	if k.network, err = load[cnmplugin.Network](k, s, remote.Networks, name); err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (a *app) known(name string) (k *known, err error) {
 
 // load reads a file. If there is no file, load returns nil. If the file cannot be used, load
 // stores the error in broken.
-func load[T any](k *known, s *remote.Dir, kind, name string) (*T, error) {
+func load[T any](k *requested, s *remote.Dir, kind, name string) (*T, error) {
 	v, err := remote.Load[T](s, kind, name)
 	if errors.Is(err, remote.ErrBroken) {
 		k.broken = errors.Join(k.broken, err)
@@ -86,7 +86,7 @@ func (a *app) networks() error {
 	}
 	var broken error
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		k, err := a.known(name)
+		k, err := a.requested(name)
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (a *app) networks() error {
 }
 
 // line describes a network in one line: name, driver, id, IPAM driver, pools, attachments and errors.
-func (k *known) line(name string) string {
+func (k *requested) line(name string) string {
 	line := name
 	if k.network != nil {
 		line += fmt.Sprintf(" driver=%s id=%s", k.network.Driver, k.network.Request.NetworkID)
@@ -126,7 +126,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	listed := clock.Listing(ctx) // GC keeps what an ADD makes after this
-	k, err := a.known(name)
+	k, err := a.requested(name)
 	switch {
 	case err != nil:
 		return err
@@ -150,7 +150,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 			return err
 		}
 	}
-	k, err = a.known(name)
+	k, err = a.requested(name)
 	switch {
 	case err != nil:
 		return err

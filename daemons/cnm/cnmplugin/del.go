@@ -82,7 +82,7 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 // derived returns what an ADD may have asked of the driver. It is for an attachment whose record
 // is lost or cannot be read. Its ids are derived from names, so derived can compute them.
 func (w *work) derived(a *remote.DriverState) *remote.DriverState {
-	if have := w.known(); have != nil {
+	if have := w.requested(); have != nil {
 		a.Driver, a.NetworkID = have.Driver, have.Request.NetworkID
 		a.EndpointID = remote.ID(a.NetworkID, string(a.Owner))
 		a.Created, a.Joined, a.Opened = true, true, true
@@ -277,7 +277,7 @@ func (w *work) endNetwork(ctx context.Context) error {
 	if n, err := w.state.Members(w.r.Network, name); err != nil || n > 0 {
 		return err
 	}
-	have := w.known()
+	have := w.requested()
 	if have == nil {
 		return nil
 	}

@@ -205,9 +205,9 @@ func (w *work) networkID() string {
 	return remote.ID(w.conf.Identity(), w.r.Network)
 }
 
-// known reads what a driver was asked for the network. If the file cannot be read, known derives
+// requested reads what a driver was asked for the network. If the file cannot be read, known derives
 // the same from the configuration. If there is no file, known returns nil.
-func (w *work) known() *Network {
+func (w *work) requested() *Network {
 	have, err := remote.Load[Network](w.state, remote.Networks, w.r.Network)
 	if err == nil {
 		return have

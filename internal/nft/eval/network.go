@@ -29,8 +29,8 @@ type Traffic struct {
 	Ports []string
 }
 
-// known returns what is known of the traffic that meets the rules of a table.
-func (t Traffic) known(table *nft.Table) *known {
+// knowledge returns what is known of the traffic that meets the rules of a table.
+func (t Traffic) knowledge(table *nft.Table) *knowledge {
 	own, other, differ := t.own(), blank(t.Net.Addr().BitLen()/8, unsaid), ofFew
 	if t.Ports != nil {
 		differ |= ofFrames
@@ -41,7 +41,7 @@ func (t Traffic) known(table *nft.Table) *known {
 		from, to = to, from
 	}
 	netfilter, ethernet := family(t.Net.Addr().Is6())
-	k := &known{
+	k := &knowledge{
 		ethernet:  slices.Concat(blank(12, unsaid), ethernet),
 		network:   header(from, to),
 		transport: blank(256, differ),
@@ -66,7 +66,7 @@ func (t Traffic) own() cells {
 }
 
 // links completes what is known of the links.
-func (t Traffic) links(k *known) {
+func (t Traffic) links(k *knowledge) {
 	near, far, index := uint32(unix.NFT_META_IIFNAME), uint32(unix.NFT_META_OIFNAME), uint32(unix.NFT_META_IIF)
 	if !t.Out {
 		near, far, index = far, near, unix.NFT_META_OIF
@@ -112,7 +112,7 @@ func membersFor(table *nft.Table, set string) ([]nft.Member, cause) {
 }
 
 // during returns what is known of packets of connections in a state.
-func (k *known) during(state uint32) *known {
+func (k *knowledge) during(state uint32) *knowledge {
 	out := *k
 	out.ct = maps.Clone(k.ct)
 	out.ct[unix.NFT_CT_STATE] = number(state)

@@ -34,10 +34,10 @@ type Outside interface {
 	Differs(netip.Addr) bool // it is surely another address
 }
 
-// known returns what is known of a packet.
-func (p Packet) known(members func(string) ([]nft.Member, cause)) *known {
+// knowledge returns what is known of a packet.
+func (p Packet) knowledge(members func(string) ([]nft.Member, cause)) *knowledge {
 	netfilter, ethernet := family(p.V6)
-	k := &known{
+	k := &knowledge{
 		network:   p.network(),
 		transport: p.transport(),
 		meta:      map[uint32]cells{unix.NFT_META_NFPROTO: netfilter, unix.NFT_META_PROTOCOL: ethernet},

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// known is what a walk knows of packets, and of sets in which rules look for them.
-type known struct {
+// knowledge is what a walk knows of packets, and of sets in which rules look for them.
+type knowledge struct {
 	ethernet, network, transport cells // headers
 	meta, ct                     map[uint32]cells
 
@@ -55,14 +55,14 @@ type outcome struct {
 
 // run is the evaluation of a rule.
 type run struct {
-	*known
+	*knowledge
 	regs registers
 	outcome
 }
 
 // meet evaluates a rule.
-func (k *known) meet(rule nft.Rule) outcome {
-	r := run{known: k}
+func (k *knowledge) meet(rule nft.Rule) outcome {
+	r := run{knowledge: k}
 	r.regs.forget()
 	for _, e := range rule.Exprs {
 		r.match = r.and(r.expr(e))

@@ -17,10 +17,10 @@ import (
 
 // survey follows all traffic of a network through a table.
 type survey struct {
-	*known
+	*knowledge
 	table *nft.Table
 	Traffic
-	begin, answer *known // the same traffic, as far as it begins connections or answers
+	begin, answer *knowledge // the same traffic, as far as it begins connections or answers
 
 	maybe   bool   // an earlier rule may have accepted some of the traffic
 	most    bool   // an earlier rule may have accepted all traffic, not only some kind of packets
@@ -32,8 +32,8 @@ type survey struct {
 }
 
 func newSurvey(t *nft.Table, traffic Traffic) *survey {
-	k := traffic.known(t)
-	return &survey{known: k, table: t, Traffic: traffic, begin: k.during(stateNew), answer: k.during(stateEstablished)}
+	k := traffic.knowledge(t)
+	return &survey{knowledge: k, table: t, Traffic: traffic, begin: k.during(stateNew), answer: k.during(stateEstablished)}
 }
 
 // chain returns what a chain surely does with the traffic; goesOn is its end.
@@ -82,7 +82,7 @@ func (s *survey) branches(r nft.Rule) (list []branch) {
 }
 
 // meets reports whether packets meet a rule, and have one of the elements of its map.
-func (k *known) meets(r nft.Rule, element int) Answer {
+func (k *knowledge) meets(r nft.Rule, element int) Answer {
 	o := k.meet(r)
 	for _, c := range o.choices {
 		if c.element == element {

@@ -59,7 +59,7 @@ type Path struct {
 // Through follows a packet through a base chain of a table. An accept holds for this base chain only.
 func Through(t *nft.Table, base nft.Chain, p Packet) (Path, error) {
 	w := &walk{table: t, packet: p}
-	w.known = p.known(w.members)
+	w.knowledge = p.knowledge(w.members)
 	fate := w.chain(base.Name, 0, true)
 	if fate&(goesOn|returns) != 0 {
 		fate = fate&^(goesOn|returns) | policyOf(base)
@@ -81,7 +81,7 @@ const anything = Accepted | Dropped | goesOn | returns
 
 // walk follows one packet through a table.
 type walk struct {
-	*known
+	*knowledge
 	table  *nft.Table
 	packet Packet
 	steps  []Step

@@ -220,7 +220,7 @@ func TestCloseDuringRelease(t *testing.T) {
 		before, err := e.before()
 		must(t, err)
 		e.base = before.base
-		r := &releasing{transaction: *e.transaction(nil), known: c.known}
+		r := &releasing{transaction: *e.transaction(nil), owners: c.known}
 		late := &meanwhile{2, func() { closeAll(t, other, b, false) }}
 		fw.Queue(r)
 		fw.Queue(late)

@@ -28,7 +28,7 @@ func (e *Enforcer) release(ctx context.Context, known map[netip.Addr]owner.Key, 
 	if !e.base {
 		return nil
 	}
-	r := &releasing{transaction: *e.transaction(nil), known: known, keep: keep}
+	r := &releasing{transaction: *e.transaction(nil), owners: known, keep: keep}
 	e.fw.Queue(r)
 	began := time.Now()
 	if err := e.fw.Commit(ctx); err != nil {
@@ -80,10 +80,10 @@ func (e *Enforcer) clearOnce(ctx context.Context) error {
 // releasing is the work of a release.
 type releasing struct {
 	transaction
-	known map[netip.Addr]owner.Key
-	keep  bool // a pod has a policy
-	sent  bool // a plan had work to do
-	bare  bool // the last plan removed the base chains
+	owners map[netip.Addr]owner.Key
+	keep   bool // a pod has a policy
+	sent   bool // a plan had work to do
+	bare   bool // the last plan removed the base chains
 }
 
 // Guarded makes the commit fail if another process changes the ruleset after Plan, for example because an ADD closes
@@ -99,7 +99,7 @@ func (r *releasing) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 		return nil, err // do == nil without an error: the kernel carried out the last plan, but its answer got lost
 	}
 	r.sent, r.bare = false, false
-	steps, err := r.released(r.known, r.keep)
+	steps, err := r.released(r.owners, r.keep)
 	if err != nil || len(steps) == 0 {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (e *Enforcer) released(known map[netip.Addr]owner.Key, keep bool) (steps []
 		if err != nil {
 			return nil, err
 		}
-		open, more := splitKnown(list, known)
+		open, more := splitByOwner(list, known)
 		left = left || len(more) > 0
 		steps = append(steps, openSteps(set, open)...)
 	}
@@ -132,12 +132,12 @@ func closedSets() (sets [][]string) {
 	return sets
 }
 
-// splitKnown divides closed elements into those of known attachments, and others.
-func splitKnown(list []nft.Element, known map[netip.Addr]owner.Key) (open, others []nft.Element) {
+// splitByOwner divides closed elements into those of known attachments, and others.
+func splitByOwner(list []nft.Element, owners map[netip.Addr]owner.Key) (open, others []nft.Element) {
 	for _, e := range list {
 		a, _ := netip.AddrFromSlice(e.Key)
 		key, owned := nft.OwnerOf(e.Comment)
-		if by, ok := known[a]; ok && owned && by == owner.Key(key) {
+		if by, ok := owners[a]; ok && owned && by == owner.Key(key) {
 			open = append(open, e)
 		} else {
 			others = append(others, e)
