@@ -470,7 +470,7 @@ func (d *demo) remove() error {
 	return d.say("\nRemoved: both containers detached; no address, port, link or record is left.\n")
 }
 
-// leftovers lists objects that DEL should have removed. It leaves out the bridge, because every bridge
+// leftovers lists objects that DEL should have removed. It omits the bridge, because every bridge
 // plugin leaves it for other containers.
 func (d *demo) leftovers() (left []string, err error) {
 	links, err := d.host.LinkList()

@@ -164,7 +164,7 @@ func (a *app) attachments(network string) ([]*localAttachment, error) {
 	return list, f.Errors()
 }
 
-// localAttachmentOf describes an attachment. It returns nil for one that has been detached and only
+// localAttachmentOf describes an attachment of this node. It returns nil for one that has been detached and only
 // waits for its driver: gc reports that.
 func localAttachmentOf(at *gc.Attached) *localAttachment {
 	s := &localAttachment{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, NetNS: at.NetNS, Pod: at.Pod()}

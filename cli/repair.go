@@ -167,7 +167,7 @@ func (r *repairer) rules(ctx context.Context) error {
 func named(network, id, ifName string) string { return fmt.Sprintf("%s %s/%s", network, id, ifName) }
 
 // lock locks a record. So an ADD or DEL runs before or after the repair, not during it. If the
-// record is deleted, or if an ADD or DEL is working on it, take returns a nil record.
+// record is deleted, or if an ADD or DEL is working on it, lock returns a nil record.
 func (r *repairer) lock(listed *record.Record) (rec *record.Record, name string, unlock func(), err error) {
 	name = named(listed.Network, listed.ContainerID, listed.IfName)
 	rec, ok, err := r.dir.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
@@ -234,10 +234,10 @@ func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing str
 const settle = 2 * time.Second
 
 // resolveConflict decides which attachment gets an element that rec and another attachment both need. If
-// one of the two took the element from the other at its ADD, that one gets the element again.
+// one of the two displaced the other from the element at its ADD, that one gets the element again.
 // Otherwise rec gets the element in three cases: its owner is not alive, it publishes no port,
-// or its owner is another attachment of the same container. In the last two cases taken stores
-// the other owner in rec.Displaced, because a record that was reconstructed lacks it. It takes no port from
+// or its owner is another attachment of the same container. In the last two cases resolveConflict stores
+// the other owner in rec.Displaced, because a record that was reconstructed lacks it. It gives rec no port of
 // another container.
 func (r *repairer) resolveConflict(rec *record.Record, conflict *nft.TakenError) error {
 	key, _ := nft.OwnerOf(conflict.Have.Comment)

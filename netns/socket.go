@@ -51,7 +51,7 @@ const returns = 1000
 
 var lost = []byte("patchbay: a thread cannot leave a container's network namespace: the process ends\n")
 
-// socketIn moves the thread into the namespace there, opens a socket and moves the thread home. It
+// socketIn moves the thread into the namespace target, opens a socket and moves the thread home. It
 // returns -1 if a step fails. The goroutine stays on its thread although it is not locked to it:
 // Go's scheduler can move a goroutine at a function call, which raw system calls are not, or by a
 // signal, and signals are blocked.

@@ -83,7 +83,7 @@ type Inspector struct {
 	accepted func() (bool, error) // reports whether iptables accepts all addresses; asked once
 }
 
-// NewInspector returns a Look. proc is the path of the mounted procfs.
+// NewInspector returns an Inspector. proc is the path of the mounted procfs.
 func NewInspector(k *kernel.Kernel, proc string) *Inspector {
 	l := &Inspector{kernel: k, proc: proc, facts: make(map[string]record.Fact), lost: make(map[string][]netstate.Lost)}
 	_, facts, _ := k.Records.Facts() // the check leftovers reports files that cannot be read

@@ -3,7 +3,7 @@
 
 // Package doctor implements `patchbay doctor`: it finds what is wrong with the networking of a
 // node, and says what to do about it. Other commands use parts of this package. Validate judges a
-// configuration, Status and Inspect call plugins, Look compares attachments with the kernel.
+// configuration, Status and Inspect call plugins, an Inspector compares attachments with the kernel.
 //
 // A check is one function with a line in the table of Checks. It changes nothing that containers or
 // other programs use. The check leftovers writes one file of gc, under gc's lock: when it first saw objects that

@@ -28,7 +28,7 @@ type Use struct {
 	Through bool
 }
 
-// InUse is what a new network must avoid.
+// InUse is what other networks and the host use, and a new network must avoid.
 type InUse struct {
 	Uses     []Use
 	Links    []string // names of the host's interfaces, and of bridges in other networks' files

@@ -196,7 +196,7 @@ func TestPossible(t *testing.T) {
 	}
 }
 
-// Look finds addresses, routes of any table, and the contents of other files.
+// ReadInUse finds addresses, routes of any table, and the contents of other files.
 func TestLook(t *testing.T) {
 	c, err := nl.Host("/proc")
 	if err != nil {
@@ -236,7 +236,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Look reports which interfaces can have children.
+// ReadInUse reports which interfaces can have children.
 func TestLookDevices(t *testing.T) {
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "lookbr"}}
 	port := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lookport", MTU: 1400}, PeerName: "lookpeer"}

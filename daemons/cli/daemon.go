@@ -221,15 +221,15 @@ func lockOf(ctx context.Context, dir, file string, wait time.Duration) (unlock f
 
 // If no driver runs, gc works on Docker's state itself, which may take minutes. A driver that
 // starts meanwhile must not answer Docker with errors. So a driver first takes a second lock: gc
-// looks at this lock, and stops when a driver has taken it.
+// polls this lock, and stops when a driver has it.
 const (
 	driverLock  = "driver"
-	gcPollEvery = 100 * time.Millisecond // how often gc looks at the lock
-	pollTime    = time.Second            // longer than one look takes
+	gcPollEvery = 100 * time.Millisecond // how often gc polls the lock
+	pollTime    = time.Second            // longer than one poll takes
 	gcTime      = 30 * time.Second       // longer than gc takes to stop; meanwhile calls wait at the socket
 )
 
-// lockDriver takes the driver's lock and the lock of the state. It waits for gc, but not for
+// lockDriver locks the driver's lock and the state. It waits for gc, but not for
 // another driver.
 func lockDriver(ctx context.Context, dir string) (unlock func(), err error) {
 	only, err := lockOf(ctx, dir, driverLock, pollTime)

@@ -44,7 +44,7 @@ type leaseFile struct {
 	V6       *storedAddress  `json:"v6,omitempty"`
 }
 
-// storedAddress is one address.
+// storedAddress is one address of a lease.
 type storedAddress struct {
 	Raw   []byte        `json:"raw,omitempty"` // the server's message; empty if the address was lost
 	Since time.Duration `json:"since"`         // CLOCK_BOOTTIME of the grant

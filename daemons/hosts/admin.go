@@ -263,7 +263,7 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	return dropped, err
 }
 
-// errKeptBlocks means that Forget forgot the host, so routes to it may go, but left blocks that may be the host's. The
+// errKeptBlocks means that Forget forgot the host, so routes to it may go, but kept blocks that may be the host's. The
 // error lists them.
 var errKeptBlocks = errors.New("the host is forgotten, but blocks that cannot be read stay, because they may be another host's")
 

@@ -261,7 +261,7 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 	return out, nil
 }
 
-// readHolders reads from the store which nodes there are now: events about them may not have come yet. A node
+// readHolders reads from the store which nodes exist now: events about them may not have come yet. A node
 // without a record counts as never seen.
 func (a *Agent) readHolders(ctx context.Context, w *world) (func(store.Block) holder, error) {
 	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")

@@ -25,8 +25,8 @@ type removal struct {
 	whole  bool
 	unread map[string]bool // networks for which the state of this host could not be read
 
-	// complete reports whether all containers of this host are known. there reports whether the
-	// driver has a file for an endpoint.
+	// complete reports whether the agent could read all containers of this host. hasFile reports
+	// whether the driver has a file for an endpoint.
 	complete bool
 	hasFile  func(endpoint string) bool
 }

@@ -79,7 +79,7 @@ type Agent struct {
 	// Only tend uses these fields.
 	installed bool
 	trim      time.Time // when memory may be given back again
-	searched  bool      // for files that hide the network's
+	searched  bool      // it has searched for files that hide the network's
 	saved     []byte    // content of the cache's file
 	fabric    fabric.Carrier
 }

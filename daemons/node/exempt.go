@@ -121,7 +121,7 @@ func (x *exemptions) read() ([]byte, error) {
 	return []byte{}, nil
 }
 
-// use uses a list, and saves the file for the next start.
+// use puts a list in force, and saves the file for the next start.
 func (x *exemptions) use(list []netip.Prefix, data []byte) error {
 	x.mu.Lock()
 	differs := !slices.Equal(x.list, list)

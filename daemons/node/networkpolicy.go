@@ -57,7 +57,7 @@ const (
 	// programs that disagree do not keep the processor busy.
 	restoreEvery = 500 * time.Millisecond
 
-	// cutEvery is the shortest time between two looks at the connections that policies deny now: a busy node has
+	// cutEvery is the shortest time between two reads of the connections that policies deny now: a busy node has
 	// hundreds of thousands of connections. The policies themselves do not wait.
 	cutEvery = time.Second
 )
@@ -78,7 +78,7 @@ type networkPolicy struct {
 	busy    atomic.Int64  // since when a program is being put in force, in seconds since 1970; 0: none is
 
 	sync           func(paths.Paths, []string) error            // of the mirror
-	cutConnections func(*enforce.Cut, func(*enforce.Cut)) error // at the kernel's table of connections
+	cutConnections func(*enforce.Cut, func(*enforce.Cut)) error // ends connections in the kernel's table
 	dropped        atomic.Pointer[[]enforce.Drop]               // the last numbers of packets that policies denied
 	patience       time.Duration                                // with policies that are not known, before the first pods
 

@@ -188,7 +188,7 @@ func VersionAt(path string) Version {
 	return v
 }
 
-// StatVersion works like VersionAt, and says why it sees no file.
+// StatVersion works like VersionAt, and returns the error of stat(2) if there is no version.
 func StatVersion(path string) (Version, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -212,7 +212,7 @@ func (d *Dir) SetSeenVersion(path string, v Version) {
 	d.note(path, v)
 }
 
-// note works like Know for a caller that holds the mutex.
+// note works like SetSeenVersion for a caller that has locked the mutex.
 func (d *Dir) note(path string, v Version) {
 	if d.locks.versions == nil {
 		d.locks.versions = make(map[string]Version)

@@ -62,13 +62,13 @@ func (p *put) openTemp() (fd int, err error) {
 	if err != nil {
 		return -1, asConcurrent(err, unix.EEXIST)
 	}
-	if held, _ := flock.TryOn(fd, false); held || !flock.IsAt(fd, p.Dir, p.Temp) { // another writer took it for what a killed one left
+	if locked, _ := flock.TryOn(fd, false); locked || !flock.IsAt(fd, p.Dir, p.Temp) { // another writer removes it as a killed one's
 		return -1, errors.Join(errConcurrent, unix.Close(fd))
 	}
 	return fd, nil
 }
 
-// removeStale removes the temporary file of a killed writer. It waits for a writer that has it.
+// removeStale removes the temporary file of a killed writer. It waits for a writer that has locked it.
 func (p *put) removeStale() error {
 	fd, err := unix.Openat(from(p.Dir), p.Temp, p.access()|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -207,7 +207,7 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 }
 
 // removeFromKernel removes everything from the kernel. The kernel removes the firewall's elements while
-// removeFromKernel deletes the link. All are gone when removeFromKernel returns. The elements that keep a network
+// removeFromKernel deletes the link. None exists when removeFromKernel returns. The elements that keep a network
 // internal are removed after the link.
 func removeFromKernel(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record) error {
 	var errs []error
@@ -339,8 +339,8 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 	return at.Conn.FindLink(func(l netlink.Link) bool { return l.Attrs().Alias == o.Alias() && l.Type() == kind })
 }
 
-// DetachSingle performs the DEL of a Single. It calls take and the IPAM plugin (see
-// removeAndRelease). It deletes the record last. If take fails with kernel.ErrUnfinished, the
+// DetachSingle performs the DEL of a Single. It calls remove and the IPAM plugin (see
+// removeAndRelease). It deletes the record last. If remove fails with kernel.ErrUnfinished, the
 // record stays.
 func DetachSingle(ctx context.Context, r *plugin.Request, remove Remover) error {
 	k := kernel.Of(r)
@@ -381,7 +381,7 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string, rec *record.Rec
 	return nil
 }
 
-// CollectSingle performs the GC of a Single. CollectSingle calls take for each record whose
+// CollectSingle performs the GC of a Single. CollectSingle calls remove for each record whose
 // attachment is not valid.
 func CollectSingle(ctx context.Context, r *plugin.Request, remove Remover) error {
 	k := kernel.Of(r)

@@ -37,7 +37,7 @@ const (
 	stepMax = 20 * time.Millisecond
 )
 
-// LockedError means that the time ended while another process held the lock.
+// LockedError means that the time ended while another process had the lock.
 type LockedError struct {
 	Holder string // says which process
 	Cause  error  // what ended the wait
@@ -148,7 +148,7 @@ func (w waiter) lock(fd int) error {
 	}
 }
 
-// named works like lock, and looks who holds the lock.
+// named works like lock, and finds out who has the lock.
 func (w waiter) named(fd int) error {
 	err := w.lock(fd)
 	var locked *LockedError
@@ -158,7 +158,7 @@ func (w waiter) named(fd int) error {
 	return err
 }
 
-// TryOn locks an open file or directory without waiting. If held is set, another process has the lock.
+// TryOn locks an open file or directory without waiting. If locked is set, another process has the lock.
 func TryOn(fd int, shared bool) (locked bool, err error) {
 	how := unix.LOCK_EX
 	if shared {

@@ -167,7 +167,7 @@ func (s *Stderr) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// finish returns the text.
+// finish returns the text. What is written later goes to the log.
 func (s *Stderr) finish() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -152,16 +152,16 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	return Unsure, "its namespace may be gone: " + path + " was bound again"
 }
 
-// Users knows the network namespaces that processes hold. A process holds a namespace with an open
+// Users knows the network namespaces that processes use. A process uses a namespace with an open
 // file, with a thread inside, or with a mount that it sees. Such a namespace exists even if its
-// path is gone.
+// path does not.
 type Users struct {
 	links     map[uint64][]string // paths by inode number
 	processes map[uint64]bool     // the inode numbers that a file or a thread of a process has
 	boot      string
 }
 
-// FindUsers looks at every process that is visible in proc. A caller calls it once, before it
+// FindUsers reads every process that is visible in proc. A caller calls it once, before it
 // declares any number of namespaces dead. It walks through proc itself, because filepath.Glob takes
 // more than four times as long.
 func FindUsers(proc string) Users {
@@ -302,7 +302,7 @@ type Judge struct {
 	users *Users
 }
 
-// At works like AtForRemoval, and checks the answer Dead with Held.
+// At works like AtForRemoval, and checks the answer Dead with Users.
 func (j *Judge) At(path string, was *Mark) (State, string) {
 	state, why := AtForRemoval(path, was, j.Proc, j.Run)
 	if state != Dead || was == nil {

@@ -87,7 +87,7 @@ type holder struct {
 	records *record.Dir
 }
 
-// hold makes the mesh a holder of shared facts. take also restores elements that another program removed from the firewall.
+// hold makes the mesh a holder of shared facts. It also restores elements that another program removed from the firewall.
 func (h holder) hold(ctx context.Context, env *netstate.Env, facts []record.Fact) error {
 	var errs []error
 	held := &netstate.Env{NFT: env.NFT, Records: h.records}

@@ -5,7 +5,7 @@
 // link. For the other hosts it makes a VXLAN device, or a WireGuard device for all hosts. It also
 // makes firewall rules for the whole network. The caller provides the list of hosts.
 //
-// Look reads the kernel's routes to the peers. Compile computes a State from the host, its
+// Observe reads the kernel's routes to the peers. Compile computes a State from the host, its
 // peers and these routes; it changes nothing. Sync compares the State with the kernel and
 // changes only what differs. So a second Sync writes nothing. Connections survive every Sync, a
 // restart of the agent and an upgrade. Sync also removes our objects that the State no longer
@@ -126,7 +126,7 @@ type Mesh struct {
 	depends   map[string]int      // links that the last State uses, with their indexes
 	uplinks   []int               // links with underlay addresses
 	blocks    []netip.Prefix      // blocks of Self
-	hostAddrs map[netip.Addr]bool // the host's addresses at the last Look
+	hostAddrs map[netip.Addr]bool // the host's addresses at the last Observe
 	wanted    routed              // blocks to which the last State has routes
 	refused   []netip.Prefix      // ranges that it refuses
 	blocked   []int               // indexes of the links whose routes are in the way
@@ -150,7 +150,7 @@ func Open(o Options) (*Mesh, error) {
 // Close closes the socket. All objects in the kernel remain.
 func (m *Mesh) Close() { m.conn.Close() }
 
-// Apply calls Look, Compile and Sync. The error joins what Compile left out and what failed.
+// Apply calls Observe, Compile and Sync. The error joins what Compile left out and what failed.
 // Apply does everything else.
 func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	facts, err := m.Observe(self, peers)

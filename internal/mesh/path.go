@@ -20,7 +20,7 @@ type found struct {
 	again chan bool // all paths are probed again
 
 	mu     sync.Mutex
-	uplink int                // MTU of the uplink at the last Look
+	uplink int                // MTU of the uplink at the last Observe
 	ends   []netip.Addr       // of the last State
 	inner  []tunnelEnd        // of the last State
 	mtu    map[netip.Addr]int // see Facts.Paths

@@ -81,7 +81,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	}
 }
 
-// liveElements decodes a listing. standing leaves out elements that are being removed.
+// liveElements decodes a listing. It omits elements that are being removed.
 func liveElements(msgs []netlink.Message) ([]Element, error) {
 	var all []Element
 	for _, m := range msgs {
@@ -105,7 +105,7 @@ type Ref struct {
 	Chain  string
 }
 
-// Presence says what Look found.
+// Presence says what ReadPresence found.
 type Presence struct {
 	Found bool
 	Drops bool // the chain is a base chain with the policy drop

@@ -127,7 +127,7 @@ func (c *compiler) namespace(name string) *namespace {
 	return ns
 }
 
-// collectKeys notes which labels and named ports one policy needs.
+// collectKeys collects the labels and named ports that one policy needs.
 func (c *compiler) collectKeys(r *rules) {
 	for d, s := range r.sides {
 		if s == nil {

@@ -33,9 +33,9 @@ func TestHolderThatIsStopped(t *testing.T) {
 		do   map[string]func(context.Context) error
 	}{
 		"a fact": {s.factDir(f.Name), map[string]func(context.Context) error{
-			"Hold":      func(ctx context.Context) error { return s.Hold(ctx, f, owner.Of("pods", "c2", "eth0"), nil) },
-			"Release":   func(ctx context.Context) error { return s.Release(ctx, f.Name, o, keep) },
-			"WhileHeld": func(ctx context.Context) error { return s.WithFact(ctx, f.Name, keep) },
+			"Hold":     func(ctx context.Context) error { return s.Hold(ctx, f, owner.Of("pods", "c2", "eth0"), nil) },
+			"Release":  func(ctx context.Context) error { return s.Release(ctx, f.Name, o, keep) },
+			"WithFact": func(ctx context.Context) error { return s.WithFact(ctx, f.Name, keep) },
 		}},
 		"the records": {filepath.Join(s.Path, claim.Attachments), map[string]func(context.Context) error{
 			"Collecting": collect,

@@ -361,7 +361,7 @@ func (d *Dir) HasHolder(name string) bool {
 }
 
 // WithFact runs fn with a fact under the fact's lock, so that the last holder cannot remove
-// the fact meanwhile. If the fact has no holder, WithFact does nothing.
+// the fact meanwhile. It does nothing if the fact has no holder.
 func (d *Dir) WithFact(ctx context.Context, name string, fn func(Fact) error) error {
 	dir := d.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {

@@ -28,8 +28,8 @@ const (
 )
 
 // Suspects looks at the next few attachments of a network, at one record of each. It returns the
-// attachments of Kubernetes pods whose namespace was in dir and is not there now. If it is there,
-// the function there decides whether the attachment is suspect; it learns whether the record names
+// attachments of Kubernetes pods whose namespace was in dir and no longer exists. If it exists,
+// the function suspect decides whether the attachment is suspect; it learns whether the record names
 // the containerd that called the ADD. A suspect may still be alive, so it must be judged. Each call,
 // in any process, continues where the last call ended; together they go through the whole
 // directory, again and again. No call lists the whole directory. Suspects also removes claims of
@@ -157,9 +157,9 @@ func choose(entries []entry, most int) (names []string, at int64) {
 	return names, at
 }
 
-// isSuspect reports whether a record belongs to a pod whose namespace was in dir and is not there now, or
-// is suspect according to there. left compares the text that encode writes, because decoding would
-// take a process 0.2 ms for its first record.
+// isSuspect reports whether a record belongs to a pod whose namespace was in dir and no longer exists, or
+// is suspect according to the function suspect. It compares the text that encode writes, because decoding
+// would cost a process 0.2 ms for its first record.
 func isSuspect(path, dir string, suspect func(spec.AttachmentKey, bool) bool) bool {
 	data, err := durable.ReadUpTo(path, suspectSize)
 	if err != nil {

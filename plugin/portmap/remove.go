@@ -91,7 +91,7 @@ func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record
 	}
 }
 
-// factsOf returns the portmap facts that an owner holds.
+// factsOf returns the names of the portmap facts that an owner holds.
 func factsOf(r *plugin.Request, k *kernel.Kernel, o owner.Key) []string {
 	held, err := k.Records.Held(o)
 	if err != nil {

@@ -205,8 +205,8 @@ func (w *work) networkID() string {
 	return remote.ID(w.conf.Identity(), w.r.Network)
 }
 
-// requested reads what a driver was asked for the network. If the file cannot be read, known derives
-// the same from the configuration. If there is no file, known returns nil.
+// requested reads what a driver was asked for the network. If the file cannot be read, requested
+// derives the same from the configuration. If there is no file, requested returns nil.
 func (w *work) requested() *Network {
 	have, err := remote.Load[Network](w.state, remote.Networks, w.r.Network)
 	if err == nil {

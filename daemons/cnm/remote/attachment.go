@@ -110,7 +110,7 @@ func (d *Dir) ReadLocked(r *plugin.Request, pluginName string) (a *DriverState, 
 	return a, err != nil
 }
 
-// Read works like Take, but takes no lock. If the record cannot be read, Read returns the error.
+// Read works like ReadLocked, but does not lock the record. If the record cannot be read, Read returns the error.
 func (d *Dir) Read(r *plugin.Request, pluginName string) (*DriverState, error) {
 	rec, err := d.Records.Read(r.Network, r.Owner, pluginName)
 	if err != nil || rec == nil {

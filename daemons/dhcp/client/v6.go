@@ -249,7 +249,7 @@ func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
 	return z, nil
 }
 
-// linkLocalPause is the pause between two looks for the link-local address. The address appears after
+// linkLocalPause is the pause between two reads of the link-local address. The address appears after
 // duplicate address detection, 1-2 s after the link has come up.
 const linkLocalPause = 50 * time.Millisecond
 

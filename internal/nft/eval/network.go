@@ -29,7 +29,7 @@ type Traffic struct {
 	Ports []string
 }
 
-// knowledge returns what is known of the traffic that meets the rules of a table.
+// knowledge returns what a walk knows of the traffic that meets the rules of a table.
 func (t Traffic) knowledge(table *nft.Table) *knowledge {
 	own, other, differ := t.own(), blank(t.Net.Addr().BitLen()/8, unsaid), ofFew
 	if t.Ports != nil {

@@ -34,7 +34,7 @@ type Outside interface {
 	Differs(netip.Addr) bool // it is surely another address
 }
 
-// knowledge returns what is known of a packet.
+// knowledge returns what a walk knows of a packet.
 func (p Packet) knowledge(members func(string) ([]nft.Member, cause)) *knowledge {
 	netfilter, ethernet := family(p.V6)
 	k := &knowledge{

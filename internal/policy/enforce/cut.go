@@ -22,7 +22,7 @@ const (
 type Cut struct {
 	program *policy.Program     // the last one that is in force
 	judged  map[netip.Addr]bool // the addresses of which a change may deny connections
-	vacated map[netip.Addr]bool // the addresses that pods have left: none of their connections may stay
+	vacated map[netip.Addr]bool // the addresses that no pod has any more: none of their connections may stay
 }
 
 // leave notes the addresses that pods of this node have in the kernel's program, and no pod has in the

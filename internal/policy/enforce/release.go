@@ -132,7 +132,7 @@ func closedSets() (sets [][]string) {
 	return sets
 }
 
-// splitByOwner divides closed elements into those of known attachments, and others.
+// splitByOwner divides closed elements into those of these owners, and others.
 func splitByOwner(list []nft.Element, owners map[netip.Addr]owner.Key) (open, others []nft.Element) {
 	for _, e := range list {
 		a, _ := netip.AddrFromSlice(e.Key)

@@ -24,7 +24,7 @@ type View struct {
 	names map[string]string // policies by their chains, where a comment may be cut
 }
 
-// maxReads is how often Look reads a table that changes all the time.
+// maxReads is how often WithView reads a table that changes all the time.
 const maxReads = 5
 
 // WithView calls the function do with what the kernel has. If the policies change during the call, WithView

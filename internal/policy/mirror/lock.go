@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// Hold takes the lock on InForce for an agent whose first program is in force, and notes the time in the file.
+// Hold locks InForce for an agent whose first program is in force, and notes the time in the file.
 func Hold(ctx context.Context, p paths.Paths) (release func(), err error) {
 	release, err = durable.Lock(ctx, InForce(p))
 	if err != nil {
@@ -26,7 +26,7 @@ func Hold(ctx context.Context, p paths.Paths) (release func(), err error) {
 	return release, nil
 }
 
-// LockedSince returns when an agent last took the lock.
+// LockedSince returns when an agent last locked InForce.
 func LockedSince(p paths.Paths) (time.Time, error) {
 	info, err := os.Stat(InForce(p))
 	if err != nil {
