@@ -119,12 +119,12 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 // sweepTemporary deletes temporary files that killed ADDs left behind. It keeps a file that was
 // written after the time before, because an ADD may still be writing it.
 func (rt *Runtime) sweepTemporary(before time.Time) error {
-	left, err := filepath.Glob(results.Temps(rt.cacheDir))
+	stale, err := filepath.Glob(results.Temps(rt.cacheDir))
 	if err != nil {
 		return err
 	}
-	errs := make([]error, len(left))
-	for i, path := range left {
+	errs := make([]error, len(stale))
+	for i, path := range stale {
 		if fi, err := os.Lstat(path); err == nil && fi.ModTime().Before(before) {
 			errs[i] = remove(path)
 		}

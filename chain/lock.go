@@ -106,11 +106,11 @@ func (rt *Runtime) tryContainer(containerID string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, held, err := flock.Try(path, flock.Options{Create: lockMode, Write: true})
+	fd, locked, err := flock.Try(path, flock.Options{Create: lockMode, Write: true})
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	if held {
+	if locked {
 		return nil, nil
 	}
 	return rt.unlockContainer(name, func() { _ = syscall.Close(fd) }), nil
@@ -134,10 +134,10 @@ func (rt *Runtime) lock(ctx context.Context, name string, o flock.Options) (rele
 	}
 	o.Create, o.Write = lockMode, true
 	fd, err := flock.At(ctx, path, o)
-	var held *flock.LockedError
+	var locked *flock.LockedError
 	switch {
-	case errors.As(err, &held):
-		return nil, spec.Errorf(spec.CodeTryAgain, "wait for %s: %w", path, held.Cause).WithDetails("%s", held.Holder)
+	case errors.As(err, &locked):
+		return nil, spec.Errorf(spec.CodeTryAgain, "wait for %s: %w", path, locked.Cause).WithDetails("%s", locked.Holder)
 	case err != nil:
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

@@ -459,12 +459,12 @@ func (d *demo) remove() error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
-	left, err := d.leftovers()
+	found, err := d.leftovers()
 	if err != nil {
 		return err
 	}
-	if len(left) > 0 {
-		return fmt.Errorf("left behind: %s", strings.Join(left, ", "))
+	if len(found) > 0 {
+		return fmt.Errorf("left behind: %s", strings.Join(found, ", "))
 	}
 	d.report.Clean = true
 	return d.say("\nRemoved: both containers detached; no address, port, link or record is left.\n")
@@ -472,33 +472,33 @@ func (d *demo) remove() error {
 
 // leftovers lists objects that DEL should have removed. It omits the bridge, because every bridge
 // plugin leaves it for other containers.
-func (d *demo) leftovers() (left []string, err error) {
+func (d *demo) leftovers() (found []string, err error) {
 	links, err := d.host.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	for _, l := range links {
 		if l.Attrs().Alias != "" {
-			left = append(left, "link "+l.Attrs().Name)
+			found = append(found, "link "+l.Attrs().Name)
 		}
 	}
 	attachments, err := d.app.attachments("")
 	for _, s := range attachments {
-		left = append(left, "record of "+s.ContainerID)
+		found = append(found, "record of "+s.ContainerID)
 	}
 	files, _ := filepath.Glob(filepath.Join(d.app.paths.Pools(), d.net.Name, "*")) // a valid pattern
 	for _, f := range files {
 		if _, perr := netip.ParseAddr(filepath.Base(f)); perr == nil {
-			left = append(left, "address "+filepath.Base(f))
+			found = append(found, "address "+filepath.Base(f))
 		}
 	}
 	for _, addr := range d.host.addrs {
 		to := netip.AddrPortFrom(addr, publishedPort)
 		if _, derr := d.world.ask(context.WithoutCancel(d.app.ctx), to); derr == nil {
-			left = append(left, "published port "+to.String())
+			found = append(found, "published port "+to.String())
 		}
 	}
-	return left, err
+	return found, err
 }
 
 func (d *demo) say(format string, args ...any) error {

@@ -195,10 +195,10 @@ func (j *judgement) apply(n *network) error {
 		k.Alive = func(a *chain.Cached) bool { return j.judged.Lives(a) }
 	}
 	err := j.app.runtime(n).GC(j.app.ctx, k)
-	left, lerr := j.app.attachments(n.Name)
+	remaining, lerr := j.app.attachments(n.Name)
 	for i := range j.dead {
 		same := func(s *localAttachment) bool { return s.key() == j.dead[i].key() }
-		j.dead[i].Removed = lerr == nil && !slices.ContainsFunc(left, same)
+		j.dead[i].Removed = lerr == nil && !slices.ContainsFunc(remaining, same)
 	}
 	return err
 }
@@ -207,10 +207,10 @@ func (j *judgement) apply(n *network) error {
 // sure that this runtime runs no ADD. If another runtime attaches a container meanwhile, that
 // attachment is newer than the list, so it stays.
 func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err error) {
-	known, unread := j.app.attachments(j.network)
+	attachments, unread := j.app.attachments(j.network)
 	j.app.warn(unread)
 	if j.explicit {
-		for _, s := range known {
+		for _, s := range attachments {
 			if !slices.Contains(j.named, s.key()) {
 				j.dead = append(j.dead, judgedOne{localAttachment: s, State: gc.Dead})
 			}
@@ -221,15 +221,15 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.AttachmentKey, err er
 		j.app.warn(err)
 	}
 	for _, a := range j.judged.Attachments {
-		keep = append(keep, j.sort(a, known)...)
+		keep = append(keep, j.sort(a, attachments)...)
 	}
 	return keep, nil
 }
 
 // sort stores the decision about one attachment. If the attachment stays, sort returns its names.
 // If its container is not known, no list can name the attachment, and sort returns nil.
-func (j *judgement) sort(a *gc.Candidate, known []*localAttachment) (keep []spec.AttachmentKey) {
-	s := of(a, known)
+func (j *judgement) sort(a *gc.Candidate, attachments []*localAttachment) (keep []spec.AttachmentKey) {
+	s := of(a, attachments)
 	v := judgedOne{localAttachment: s, State: a.State, Why: a.Why}
 	switch a.State {
 	case gc.Dead:
@@ -244,12 +244,12 @@ func (j *judgement) sort(a *gc.Candidate, known []*localAttachment) (keep []spec
 	return []spec.AttachmentKey{s.key()}
 }
 
-// of returns the entry in known for the attachment a or, if there is none, a new entry with only
+// of returns the entry in attachments for the attachment a or, if there is none, a new entry with only
 // a's names.
-func of(a *gc.Candidate, known []*localAttachment) *localAttachment {
+func of(a *gc.Candidate, attachments []*localAttachment) *localAttachment {
 	s := &localAttachment{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
-	if i := slices.IndexFunc(known, func(x *localAttachment) bool { return x.key() == s.key() }); i >= 0 {
-		return known[i]
+	if i := slices.IndexFunc(attachments, func(x *localAttachment) bool { return x.key() == s.key() }); i >= 0 {
+		return attachments[i]
 	}
 	return s
 }

@@ -115,7 +115,7 @@ func (c *networkRemoveCommand) detachable(n *network) error {
 // or gc does not call dead. If unsure is false, an attachment that only gc found counts only if
 // it is certainly alive.
 func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*localAttachment, err error) {
-	known, err := c.app.attachments(n.Name)
+	all, err := c.app.attachments(n.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -123,13 +123,13 @@ func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*localA
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range known {
+	for _, s := range all {
 		if s.living() {
 			list = append(list, s)
 		}
 	}
 	for _, a := range judged.Attachments {
-		s := of(a, known)
+		s := of(a, all)
 		if a.State == gc.Alive || a.State == gc.Unsure && unsure {
 			list = append(list, s)
 		}

@@ -109,18 +109,18 @@ func (r *repairer) make(ctx context.Context, name string, o netstate.Object) err
 // published ports own a map. If the fact that describes this map is lost, restorable leaves out
 // the map's elements, because with them the whole transaction would fail.
 func (r *repairer) restorable(name string, rec *record.Record) []nft.Element {
-	left := slices.Clone(rec.Elements)
+	list := slices.Clone(rec.Elements)
 	for _, fact := range rec.Shared {
 		id, ok := strings.CutPrefix(fact, portmap.FactConditions)
 		if _, err := r.dir.Fact(fact); !ok || !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		left = slices.DeleteFunc(left, func(e nft.Element) bool { return strings.HasSuffix(e.Set, "_"+id) && !r.exists(e) })
+		list = slices.DeleteFunc(list, func(e nft.Element) bool { return strings.HasSuffix(e.Set, "_"+id) && !r.exists(e) })
 	}
-	if len(left) < len(rec.Elements) {
+	if len(list) < len(rec.Elements) {
 		r.out.Skipped = append(r.out.Skipped, fmt.Sprintf("%s: the conditions of its published ports are lost with %s/shared: attach it again (patchbay del and add)", name, r.dir.Path))
 	}
-	return left
+	return list
 }
 
 func (r *repairer) exists(e nft.Element) bool {

@@ -192,19 +192,19 @@ func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
 
 // cmdClean checks that the plugin left nothing behind.
 func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
-	left, err := theWorld(ts).settle()
+	leftovers, err := theWorld(ts).settle()
 	ts.Check(err)
-	if len(left) > 0 {
-		ts.Fatalf("left behind:\n%s", left)
+	if len(leftovers) > 0 {
+		ts.Fatalf("left behind:\n%s", leftovers)
 	}
 }
 
 // cmdStands checks that the node has more objects than at the start. So it proves that cmdClean
 // can see what an attachment makes.
 func cmdStands(ts *testscript.TestScript, neg bool, args []string) {
-	left, err := theWorld(ts).leftovers()
+	leftovers, err := theWorld(ts).leftovers()
 	ts.Check(err)
-	if len(left) == 0 {
+	if len(leftovers) == 0 {
 		ts.Fatalf("nothing exists after ADD")
 	}
 }

@@ -91,14 +91,14 @@ func (w *World) Recycle() error {
 // line. The script command "clean" prints the same list.
 func (w *World) Left() string {
 	w.t.Helper()
-	left, err := w.settle()
+	leftovers, err := w.settle()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if len(left) == 0 {
+	if len(leftovers) == 0 {
 		return ""
 	}
-	return left.String()
+	return leftovers.String()
 }
 
 // newWorld makes the namespaces. Everything that Prepare makes counts as being there at the start.
@@ -146,13 +146,13 @@ func (w *World) place(name string) (*place, error) {
 // may end at the same time.
 var settleTime = 30 * time.Second
 
-// settle calls left until nothing but files is left, or until settleTime is over. It does not
+// settle calls leftovers until it returns nothing but files, or until settleTime is over. It does not
 // wait for files, because the kernel does not delete them.
 func (w *World) settle() (leak.State, error) {
 	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
-		left, err := w.leftovers()
-		if err != nil || len(left) == len(left.Of("file")) || time.Now().After(end) {
-			return left, err
+		leftovers, err := w.leftovers()
+		if err != nil || len(leftovers) == len(leftovers.Of("file")) || time.Now().After(end) {
+			return leftovers, err
 		}
 	}
 }

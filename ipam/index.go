@@ -348,7 +348,7 @@ func (x *index) chunk(base number) (*chunk, error) {
 }
 
 // mark sets or clears the bit of an address.
-func (x *index) mark(a netip.Addr, taken bool) error {
+func (x *index) mark(a netip.Addr, reserved bool) error {
 	n := numberOf(a)
 	c, err := x.chunk(n.base())
 	if err != nil {
@@ -360,7 +360,7 @@ func (x *index) mark(a netip.Addr, taken bool) error {
 		copy(c.buf[:], base[:])
 		x.head.chunks++
 	}
-	c.bits().set(n.offset(), taken)
+	c.bits().set(n.offset(), reserved)
 	_, err = x.pages.WriteAt(c.buf[:], headerSize+int64(c.at)*chunkSize)
 	return err
 }

@@ -105,8 +105,8 @@ func bindDir(dir string) error {
 // lock waits for the lock of a directory. A process holds this lock only for the time of one mount.
 func lock(fd int) error {
 	err := flock.On(context.Background(), fd, flock.Options{Patience: lockTime})
-	var held *flock.LockedError
-	if errors.As(err, &held) {
+	var locked *flock.LockedError
+	if errors.As(err, &locked) {
 		return fmt.Errorf("lock: another process, which lslocks(8) names, has kept it for %v: %w", lockTime, err)
 	}
 	if err != nil {

@@ -63,7 +63,7 @@ func (t *InUse) free4() (netip.Prefix, error) {
 	for _, pool := range pools() {
 		for a := pool[0]; a.Compare(pool[1]) <= 0; {
 			p := netip.PrefixFrom(a, chosenBits)
-			if _, taken := t.first(p); !taken {
+			if _, used := t.first(p); !used {
 				return p, nil
 			}
 			a = prefix.Last(p).Next()
@@ -80,7 +80,7 @@ func (t *InUse) free6(random io.Reader) (netip.Prefix, error) {
 			return netip.Prefix{}, fmt.Errorf("draw a unique local prefix: %w", err)
 		}
 		p := netip.PrefixFrom(netip.AddrFrom16(b), 64)
-		if _, taken := t.first(p); !taken {
+		if _, used := t.first(p); !used {
 			return p, nil
 		}
 	}
@@ -93,11 +93,11 @@ func (w *wanted) settle(t *InUse, random io.Reader) (warnings []string, err erro
 		return nil, nil // the network uses the subnet of its parent, and so does the host
 	}
 	for _, s := range w.subnets {
-		u, taken := t.first(s.Prefix)
+		u, used := t.first(s.Prefix)
 		switch {
-		case taken && u.Through && u.Prefix.Bits() < s.Prefix.Bits():
+		case used && u.Through && u.Prefix.Bits() < s.Prefix.Bits():
 			warnings = append(warnings, fmt.Sprintf("subnet %s takes a part of %s", s.Prefix, u.What))
-		case taken:
+		case used:
 			return nil, fmt.Errorf("subnet %s overlaps %s", s.Prefix, u.What)
 		}
 	}

@@ -89,11 +89,11 @@ func (c *dhcpCommand) serve(l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	left, err := dhcp.ReadCache(filepath.Join(c.HostPrefix, where.CNI), c.SocketPath)
+	cached, err := dhcp.ReadCache(filepath.Join(c.HostPrefix, where.CNI), c.SocketPath)
 	if err != nil {
 		logger.Print(err)
 	}
-	k.Adopt(left)
+	k.Adopt(cached)
 	defer context.AfterFunc(c.app.ctx, func() { l.Close() })() //nolint:errcheck // Serve reports the error
 	logger.Printf("keeping %d leases, listening on %s", k.Attachments(), l.Addr())
 	return k.Serve(l)

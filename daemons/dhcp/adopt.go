@@ -118,8 +118,8 @@ func (k *Keeper) adopt(c *Cached) error {
 	if err != nil {
 		return err
 	}
-	left := k.grantsOf(c)
-	if len(left) == 0 || k.entry(r.Owner) != nil {
+	grants := k.grantsOf(c)
+	if len(grants) == 0 || k.entry(r.Owner) != nil {
 		return nil
 	}
 	k.opts.Log("%s/%s: taking over from another keeper", c.Args.ContainerID, c.Args.IfName)
@@ -127,7 +127,7 @@ func (k *Keeper) adopt(c *Cached) error {
 		return err
 	}
 	if e := k.entry(r.Owner); e != nil {
-		e.replace(left)
+		e.replace(grants)
 	}
 	return nil
 }
@@ -153,15 +153,15 @@ func (k *Keeper) grantsOf(c *Cached) (out []*client.Lease) {
 	return out
 }
 
-// replace puts the granted addresses on the interface in the place of those in left.
-func (e *entry) replace(left []*client.Lease) {
+// replace puts the granted addresses on the interface in the place of those in grants.
+func (e *entry) replace(grants []*client.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range e.addrs {
 		if a.grant == nil {
 			continue
 		}
-		for _, g := range left {
+		for _, g := range grants {
 			if g.Address.Addr().Is4() == a.grant.Address.Addr().Is4() && g.Address != a.grant.Address {
 				a.Behind = e.change(a, g, a.grant)
 			}

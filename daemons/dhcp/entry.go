@@ -180,8 +180,8 @@ func (e *entry) describe() string {
 			out = append(out, a.name+" lost")
 			continue
 		}
-		left := max(0, a.grant.Valid-e.age(a))
-		out = append(out, fmt.Sprintf("%s %s for %v", a.name, a.grant.Address, left.Round(time.Second)))
+		remaining := max(0, a.grant.Valid-e.age(a))
+		out = append(out, fmt.Sprintf("%s %s for %v", a.name, a.grant.Address, remaining.Round(time.Second)))
 	}
 	return strings.Join(out, ", ")
 }
@@ -312,11 +312,11 @@ func (e *entry) move(to *client.Place) error {
 // wait ends the entry if its interface does not arrive in time.
 func (e *entry) wait(ctx context.Context) {
 	for ctx.Err() == nil {
-		left := e.rec.Away - e.k.opts.Clock.Since()
-		if left <= 0 {
+		remaining := e.rec.Away - e.k.opts.Clock.Since()
+		if remaining <= 0 {
 			e.vanish(errors.New("the interface was moved, and did not arrive"))
 			return
 		}
-		e.k.opts.Clock.Sleep(ctx, min(left, e.k.opts.Watch)) // sleeps in short steps, because timers stop while the machine is suspended
+		e.k.opts.Clock.Sleep(ctx, min(remaining, e.k.opts.Watch)) // sleeps in short steps, because timers stop while the machine is suspended
 	}
 }

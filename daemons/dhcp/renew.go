@@ -125,10 +125,10 @@ func (e *entry) sleep(ctx context.Context, d time.Duration) {
 // half of the rest of the phase (RFC 2131, 4.4.5).
 func (e *entry) extend(ctx context.Context, a *address, rebind bool, phaseEnd time.Duration) {
 	g := a.grant
-	left := phaseEnd - e.age(a)
-	pause := pauseOf(left, g.Valid)
-	end := e.k.opts.Clock.Since() + min(pause, left)
-	granted, err := a.proto.Extend(ctx, &e.rec.Place, g, rebind, max(minWait, min(e.k.opts.Timeout, pause, left)))
+	remaining := phaseEnd - e.age(a)
+	pause := pauseOf(remaining, g.Valid)
+	end := e.k.opts.Clock.Since() + min(pause, remaining)
+	granted, err := a.proto.Extend(ctx, &e.rec.Place, g, rebind, max(minWait, min(e.k.opts.Timeout, pause, remaining)))
 	switch {
 	case ctx.Err() != nil:
 	case errors.Is(err, client.ErrNak):
@@ -152,10 +152,10 @@ func (e *entry) extend(ctx context.Context, a *address, rebind bool, phaseEnd ti
 // minWait is the shortest time that a server gets for an answer.
 const minWait = 500 * time.Millisecond
 
-// pauseOf returns half of the time that is left, but at least a minute. For a lease shorter
+// pauseOf returns half of the remaining time, but at least a minute. For a lease shorter
 // than 20 minutes it returns at least a twentieth of the lease.
-func pauseOf(left, valid time.Duration) time.Duration {
-	return max(left/2, min(time.Minute, valid/20), minWait)
+func pauseOf(remaining, valid time.Duration) time.Duration {
+	return max(remaining/2, min(time.Minute, valid/20), minWait)
 }
 
 // change brings the interface from one lease to the next, which the server changed in a renewal. It

@@ -18,8 +18,8 @@ import (
 // apply compares the fabric with the kernel even if the fabric's input has not changed.
 func (a *Agent) apply(ctx context.Context, all bool) {
 	stopped := a.stops() // before the world is read
-	w, known, synced := a.mirror.snapshot()
-	if !known { // the first start, without the store
+	w, loaded, synced := a.mirror.snapshot()
+	if !loaded { // the first start, without the store
 		a.health.Turned(errNoState, nil)
 		return
 	}

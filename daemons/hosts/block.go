@@ -15,17 +15,17 @@ import (
 // maxTries limits how many blocks of a subnet freeBlock tries.
 const maxTries = 1 << 20
 
-// freeBlock chooses a block of length bits within subnet that overlaps none of taken. If there is
+// freeBlock chooses a block of length bits within subnet that overlaps none of claimed. If there is
 // none, it returns false. The search starts at a hash of seed. So two hosts that search at the
 // same time seldom choose the same block.
-func freeBlock(subnet netip.Prefix, length int, taken []netip.Prefix, seed string) (netip.Prefix, bool) {
+func freeBlock(subnet netip.Prefix, length int, claimed []netip.Prefix, seed string) (netip.Prefix, bool) {
 	count := uint64(1) << min(length-subnet.Bits(), maxSpan)
 	h := fnv.New64a()
 	h.Write([]byte(seed))
 	first := h.Sum64() % count
 	for n := range min(count, maxTries) {
 		b := nth(subnet, length, (first+n)%count)
-		if !slices.ContainsFunc(taken, b.Overlaps) {
+		if !slices.ContainsFunc(claimed, b.Overlaps) {
 			return b, true
 		}
 	}

@@ -157,8 +157,8 @@ func claimedBlocks(n *store.Network, subnet netip.Prefix, blocks []store.Block) 
 }
 
 // old returns the block that this node had, if the node can claim it again.
-func old(n *store.Network, subnet netip.Prefix, had, taken []netip.Prefix) (netip.Prefix, bool) {
-	i := slices.IndexFunc(had, func(p netip.Prefix) bool { return fits(n, subnet, p) && !slices.ContainsFunc(taken, p.Overlaps) })
+func old(n *store.Network, subnet netip.Prefix, had, claimed []netip.Prefix) (netip.Prefix, bool) {
+	i := slices.IndexFunc(had, func(p netip.Prefix) bool { return fits(n, subnet, p) && !slices.ContainsFunc(claimed, p.Overlaps) })
 	if i < 0 {
 		return netip.Prefix{}, false
 	}

@@ -45,9 +45,9 @@ func byKey[T store.Object](all []T) map[string]T {
 	return out
 }
 
-// snapshot returns the current world. If there is one at all, known is true. If this process has
+// snapshot returns the current world. If there is one at all, loaded is true. If this process has
 // read it from the store, synced is true. If not, an object that the world lacks may exist.
-func (m *mirror) snapshot() (w world, known, synced bool) {
+func (m *mirror) snapshot() (w world, loaded, synced bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.synced {

@@ -60,8 +60,8 @@ func endpointOf(w *world, c *container) (store.Entry, bool) {
 // session publish creates nothing, because an object without a session would stay after this host
 // is gone.
 func (a *Agent) publish(ctx context.Context, w *world) error {
-	here, known := a.localContainers()
-	want, may := a.endpoints(w, here), a.mayUnpublish(known)
+	here, complete := a.localContainers()
+	want, may := a.endpoints(w, here), a.mayUnpublish(complete)
 	var errs []error
 	failed := map[string]bool{} // endpoints that could not be put
 	late := func(err error) bool {

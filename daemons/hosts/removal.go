@@ -62,8 +62,8 @@ func (r *removal) endpoint(e *store.Entry) bool {
 }
 
 // mayUnpublish returns the removal that decides which endpoints of this host the agent may delete from the store.
-func (a *Agent) mayUnpublish(known bool) *removal {
-	return &removal{whole: true, complete: known, hasFile: func(endpoint string) bool {
+func (a *Agent) mayUnpublish(complete bool) *removal {
+	return &removal{whole: true, complete: complete, hasFile: func(endpoint string) bool {
 		_, err := os.Lstat(filepath.Join(a.opts.Paths.State, "docker", "endpoints", filepath.Base(endpoint)))
 		return !errors.Is(err, fs.ErrNotExist)
 	}}

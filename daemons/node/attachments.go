@@ -83,7 +83,7 @@ func closureFor(r *record.Record, p *record.Policed) enforce.Closure {
 func (k *addrOwners) add(r *record.Record) (err error) {
 	k.closures = append(k.closures, closureFor(r, r.Policed))
 	for _, addr := range r.Policed.Addrs {
-		if other, taken := k.addrs[addr]; taken && other != r.Owner {
+		if other, exists := k.addrs[addr]; exists && other != r.Owner {
 			err = fmt.Errorf("two attachments have the address %s, one of them %s/%s: `patchbay gc --apply` removes the dead one", addr, r.Policed.Namespace, r.Policed.Name)
 			k.addrs[addr] = "" // no owner
 			continue

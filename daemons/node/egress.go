@@ -147,9 +147,9 @@ func (e *egress) pass(ctx context.Context) error {
 		errs = append(errs, wrong)
 	}
 	errs = append(errs, e.dropFiles(uses))
-	left, wrong := e.apply(ctx, pods, uses)
+	remaining, wrong := e.apply(ctx, pods, uses)
 	err = errors.Join(append(errs, wrong...)...)
-	if e.clean++; err != nil || left > 0 || len(wanted) > 0 {
+	if e.clean++; err != nil || remaining > 0 || len(wanted) > 0 {
 		e.clean = 0
 	}
 	return err

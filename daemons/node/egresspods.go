@@ -40,9 +40,9 @@ func (e *egress) pods() (map[string][]*record.Record, error) {
 	return pods, err
 }
 
-// apply changes the pods that differ. left counts the pods with an egress address, and the pods
+// apply changes the pods that differ. remaining counts the pods with an egress address, and the pods
 // whose change failed.
-func (e *egress) apply(ctx context.Context, pods map[string][]*record.Record, uses map[string][]netip.Addr) (left int, errs []error) {
+func (e *egress) apply(ctx context.Context, pods map[string][]*record.Record, uses map[string][]netip.Addr) (remaining int, errs []error) {
 	fw, store := nft.Open(e.paths.Run), record.New(e.paths.Run)
 	defer store.Close()
 	defer fw.Close() //nolint:errcheck // committed
@@ -54,11 +54,11 @@ func (e *egress) apply(ctx context.Context, pods map[string][]*record.Record, us
 				errs = append(errs, fmt.Errorf("pod %s: change its egress address: %w", r.Pod, err))
 			}
 			if err != nil || len(p.use) > 0 {
-				left++
+				remaining++
 			}
 		}
 	}
-	return left, errs
+	return remaining, errs
 }
 
 // pod is a masqueraded pod with its wanted egress addresses.

@@ -182,11 +182,11 @@ func (d *Dir) paths(network string, o owner.Key) []string {
 // lockFiles locks the records of one owner. If another process uses one of them, free is false.
 func (d *Dir) lockFiles(network string, o owner.Key) (list []File, locked []string, free bool) {
 	for _, path := range d.paths(network, o) {
-		held := d.HasLock(path)
+		had := d.HasLock(path)
 		if !d.LockFile(path, 0) {
 			return nil, locked, false
 		}
-		if !held {
+		if !had {
 			locked = append(locked, path)
 		}
 		now, err := StatVersion(path)

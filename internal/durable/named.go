@@ -79,8 +79,8 @@ func (p *put) removeStale() error {
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
 	err = flock.On(context.Background(), fd, flock.Options{Patience: patience})
-	var held *flock.LockedError
-	if errors.As(err, &held) {
+	var locked *flock.LockedError
+	if errors.As(err, &locked) {
 		return tryAgain(err)
 	}
 	if !flock.IsAt(fd, p.Dir, p.Temp) {

@@ -168,11 +168,11 @@ func (e *echo) listen(ctx context.Context, list []*probe) {
 		if !grace && !slices.ContainsFunc(list, func(p *probe) bool { return !p.small }) {
 			deadline, grace = time.Now().Add(e.waits.grace), true
 		}
-		left := time.Until(deadline)
-		if left <= 0 {
+		remaining := time.Until(deadline)
+		if remaining <= 0 {
 			return
 		}
-		e.wait(left)
+		e.wait(remaining)
 		e.read(e.four, list)
 		e.read(e.six, list)
 	}

@@ -90,9 +90,9 @@ type holder struct {
 // hold makes the mesh a holder of shared facts. It also restores elements that another program removed from the firewall.
 func (h holder) hold(ctx context.Context, env *netstate.Env, facts []record.Fact) error {
 	var errs []error
-	held := &netstate.Env{NFT: env.NFT, Records: h.records}
+	holderEnv := &netstate.Env{NFT: env.NFT, Records: h.records}
 	for _, f := range facts {
-		_, err := netstate.HeldFact{Fact: f, Owner: h.mark.holder()}.Ensure(ctx, held)
+		_, err := netstate.HeldFact{Fact: f, Owner: h.mark.holder()}.Ensure(ctx, holderEnv)
 		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, env.NFT.Commit(ctx))...)

@@ -163,12 +163,12 @@ func connects(to netip.Addr, index int, within time.Duration) bool {
 		return err == nil || errors.Is(err, unix.ECONNREFUSED)
 	}
 	for end := time.Now().Add(within); ; {
-		left := time.Until(end)
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(max(left, 0).Milliseconds()))
+		remaining := time.Until(end)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(max(remaining, 0).Milliseconds()))
 		if n > 0 {
 			return true // connected or refused: in any case an answer
 		}
-		if left <= 0 || err != nil && !errors.Is(err, unix.EINTR) {
+		if remaining <= 0 || err != nil && !errors.Is(err, unix.EINTR) {
 			return false
 		}
 	}

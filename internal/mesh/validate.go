@@ -157,7 +157,7 @@ func (c *compiler) check(p Peer) error {
 	if mac == c.self.VTEP.String() {
 		return fmt.Errorf("VTEP %s is this host's own: do two hosts have one id?", mac)
 	}
-	if id, taken := c.macs[mac]; taken && id != p.ID {
+	if id, used := c.macs[mac]; used && id != p.ID {
 		return fmt.Errorf("VTEP %s is that of peer %s: do two hosts have one id?", mac, id)
 	}
 	c.macs[mac] = p.ID

@@ -135,7 +135,7 @@ func (c *compiler) checkKey(p Peer) error {
 	if p.Key == c.facts.Key {
 		return fmt.Errorf("WireGuard key %s is this host's own: are the hosts copies? Remove the file of the key on one of them", p.Key)
 	}
-	if id, taken := c.keys[p.Key]; taken && id != p.ID {
+	if id, used := c.keys[p.Key]; used && id != p.ID {
 		return fmt.Errorf("WireGuard key %s is that of peer %s: are they copies? Remove the file of the key on one of them", p.Key, id)
 	}
 	c.keys[p.Key] = p.ID
@@ -175,8 +175,8 @@ func (s Self) encrypted(block netip.Prefix) bool {
 // route unencrypted, and so would packets for all peers while the device does not exist.
 func (c *compiler) refuse() {
 	for _, n := range c.state.Subnets {
-		taken := slices.ContainsFunc(c.state.Routes, func(r Route) bool { return r.Dst == n.Prefix })
-		if n.Encrypted && !taken && !(c.facts.NoIPv6 && n.Prefix.Addr().Is6()) {
+		routed := slices.ContainsFunc(c.state.Routes, func(r Route) bool { return r.Dst == n.Prefix })
+		if n.Encrypted && !routed && !(c.facts.NoIPv6 && n.Prefix.Addr().Is6()) {
 			c.state.Routes = append(c.state.Routes, Route{Dst: n.Prefix, Refused: true})
 		}
 	}

@@ -144,8 +144,8 @@ func Ticks() time.Duration { return ticks(unix.ClockGettime) }
 // The first removal after a boot lasts longer; the process that makes it waits for it (Leave).
 func AwaitTick(since time.Duration) {
 	end := since + 2*ticks(unix.ClockGetres)
-	for left := end - Ticks(); left > 0; left = end - Ticks() {
-		time.Sleep(left) //nolint:forbidigo // a few milliseconds, which no caller may skip
+	for remaining := end - Ticks(); remaining > 0; remaining = end - Ticks() {
+		time.Sleep(remaining) //nolint:forbidigo // a few milliseconds, which no caller may skip
 	}
 }
 

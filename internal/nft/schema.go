@@ -59,19 +59,19 @@ func stateFrom(f nftables.TableFamily, got found) (state, error) {
 		return s, fmt.Errorf("read schema of table %s %s: %d bytes: %w", FamilyName(f), TableName, len(got.Data), errMalformed)
 	}
 	s.schema = binary.BigEndian.Uint16(got.Data)
-	if known := Schema(); s.schema > known {
-		return s, &NewerSchemaError{Table: FamilyName(f) + " " + TableName, Have: s.schema, Supported: known}
+	if supported := Schema(); s.schema > supported {
+		return s, &NewerSchemaError{Table: FamilyName(f) + " " + TableName, Have: s.schema, Supported: supported}
 	}
 	return s, nil
 }
 
 // prepare queues the changes that bring the table to our schema.
 func (s state) prepare(enc *nftables.Conn) error {
-	switch known := Schema(); {
+	switch supported := Schema(); {
 	case !s.present:
-		return layoutOf(s.family).create(enc, known)
-	case s.schema < known:
-		return layoutOf(s.family).upgrade(enc, s.sets, s.schema, known)
+		return layoutOf(s.family).create(enc, supported)
+	case s.schema < supported:
+		return layoutOf(s.family).upgrade(enc, s.sets, s.schema, supported)
 	}
 	return nil
 }

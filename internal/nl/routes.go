@@ -159,12 +159,12 @@ func (c *Conn) Rules() ([]netlink.Rule, error) {
 }
 
 // FreeTable returns the lowest number from first on of an unused routing table. No rule names
-// that table, no route is in it, and no VRF uses it. The table is not in taken, and is not one of
+// that table, no route is in it, and no VRF uses it. The table is not in others, and is not one of
 // the kernel's tables (253 default, 254 main, 255 local). The caller must hold Lock from this
 // call until it uses the table.
-func (c *Conn) FreeTable(first int, taken ...int) (int, error) {
+func (c *Conn) FreeTable(first int, others ...int) (int, error) {
 	used := map[int]bool{unix.RT_TABLE_DEFAULT: true, unix.RT_TABLE_MAIN: true, unix.RT_TABLE_LOCAL: true}
-	for _, t := range taken {
+	for _, t := range others {
 		used[t] = true
 	}
 	if err := c.tablesInUse(used); err != nil {

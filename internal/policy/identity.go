@@ -21,7 +21,7 @@ type holder struct {
 // readPods gives each pod's address its identity. Two pods may have one address for a short
 // time, when the API still shows a pod that is gone.
 func (c *compiler) readPods(q *Sequence) {
-	held := make([]holder, 0, c.addresses())
+	holders := make([]holder, 0, c.addresses())
 	identify := c.identifyAll()
 	for i := range c.state.Pods {
 		p := &c.state.Pods[i]
@@ -30,15 +30,15 @@ func (c *compiler) readPods(q *Sequence) {
 		}
 		id := identify(p)
 		for _, a := range p.Addresses {
-			held = append(held, holder{a.Unmap(), p, id})
+			holders = append(holders, holder{a.Unmap(), p, id})
 		}
 	}
 	c.number()
 	c.owned = make(map[*Pod][]netip.Addr)
-	c.out.Addresses = make([]Address, 0, len(held))
+	c.out.Addresses = make([]Address, 0, len(holders))
 	var last *holder
-	for _, i := range q.sort(len(held), func(a, b int32) int { return held[a].compare(&held[b]) }) {
-		h := &held[i]
+	for _, i := range q.sort(len(holders), func(a, b int32) int { return holders[a].compare(&holders[b]) }) {
+		h := &holders[i]
 		if last == nil || last.addr != h.addr {
 			c.own(h)
 		} else if !h.pod.Leaving && last.pod != h.pod {
@@ -168,13 +168,13 @@ func (c *compiler) number() {
 		}
 	}
 	slices.Sort(texts)
-	taken := make(map[Number]bool, len(texts))
+	used := make(map[Number]bool, len(texts))
 	for _, text := range texts {
 		n := hash(text)
-		for n == 0 || taken[n] {
+		for n == 0 || used[n] {
 			n++
 		}
-		taken[n] = true
+		used[n] = true
 		all[text].Number = n
 		c.out.Identities = append(c.out.Identities, *all[text])
 	}

@@ -181,9 +181,9 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 	for _, e := range p.own() {
 		s = append(s, netstate.Element{Element: e})
 	}
-	known := make(map[string]holder)
+	holders := make(map[string]holder)
 	for _, e := range p.ports() {
-		s = append(s, hostPort{netstate.Element{Element: e}, k, p.id, rec, known})
+		s = append(s, hostPort{netstate.Element{Element: e}, k, p.id, rec, holders})
 	}
 	return s
 }

@@ -88,7 +88,7 @@ func assign(c *nl.Conn, conf *Conf, ips []spec.IPConfig) (list []source, err err
 	if err != nil {
 		return nil, err
 	}
-	var taken []int
+	var used []int
 	for _, ip := range ips {
 		src := source{IPConfig: ip}
 		have := slices.DeleteFunc(rulesFrom(rules, ip.Address.Addr()), func(u rule) bool { return kernels(u.table) })
@@ -98,11 +98,11 @@ func assign(c *nl.Conn, conf *Conf, ips []spec.IPConfig) (list []source, err err
 		case len(have) > 0:
 			src.table = have[0].table
 		default:
-			if src.table, err = c.FreeTable(firstTable, taken...); err != nil {
+			if src.table, err = c.FreeTable(firstTable, used...); err != nil {
 				return nil, err
 			}
 		}
-		taken = append(taken, src.table)
+		used = append(used, src.table)
 		list = append(list, src)
 	}
 	return list, nil

@@ -118,16 +118,16 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 // canServe refuses two kinds of requested addresses: one that is in no pool, and a second one in
 // the same pool.
 func (i *ipam) canServe(pools *State) error {
-	taken := map[*Pool]bool{}
+	used := map[*Pool]bool{}
 	for _, w := range i.wanted {
 		p := poolOf(pools, w.Addr)
 		switch {
 		case p == nil:
 			return spec.Invalid("requested IP address %s is not in any pool of network %s", w.Addr, i.r.Network)
-		case taken[p]:
+		case used[p]:
 			return spec.Invalid("requested IP address %s is the second of pool %s: an endpoint has only one of each pool", w.Addr, p.Prefix)
 		}
-		taken[p] = true
+		used[p] = true
 	}
 	return nil
 }

@@ -85,21 +85,21 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 		reply.Rcode = dns.RcodeRefused
 		return reply, true
 	}
-	records, known, ours := h.lookup(question)
+	records, exists, ours := h.lookup(question)
 	if !ours {
 		return nil, false
 	}
 	reply.Authoritative = true
-	if !known {
+	if !exists {
 		reply.Rcode = dns.RcodeNameError
 	}
 	reply.Answer = records
 	return reply, true
 }
 
-// lookup finds the records for a question. If the name exists, known is true. If the query must not
+// lookup finds the records for a question. If the name exists, exists is true. If the query must not
 // be forwarded, ours is true.
-func (h handler) lookup(q dns.Question) (records []dns.RR, known, ours bool) {
+func (h handler) lookup(q dns.Question) (records []dns.RR, exists, ours bool) {
 	asked := strings.ToLower(strings.TrimSuffix(q.Name, "."))
 	if addr, ok := reverse(asked); ok {
 		names := h.View.Names(h.network, addr)
@@ -112,10 +112,10 @@ func (h handler) lookup(q dns.Question) (records []dns.RR, known, ours bool) {
 		return addresses(q, addrs), true, true
 	}
 	name, within, whole := h.cut(asked)
-	addrs, known := h.View.Addrs(h.network, name)
+	addrs, exists := h.View.Addrs(h.network, name)
 	switch {
-	case name != "" && (known || whole):
-		return addresses(q, addrs), known, true
+	case name != "" && (exists || whole):
+		return addresses(q, addrs), exists, true
 	case within && name == "" && !ofZone(q.Qtype): // the name of the network itself
 		return nil, true, true
 	case asked == "" || strings.Contains(asked, ".") || ofZone(q.Qtype):

@@ -134,12 +134,12 @@ func (m *merger) hasPod(namespace, name string) bool {
 func (m *merger) give() {
 	for i := range m.pods {
 		have := m.pods[i].Addresses
-		taken := func(a netip.Addr) bool {
+		ofOther := func(a netip.Addr) bool {
 			holders, attached := m.holders[a]
 			return attached && !slices.Contains(holders, i)
 		}
-		if slices.ContainsFunc(have, taken) {
-			m.set(i, slices.DeleteFunc(slices.Clone(have), taken))
+		if slices.ContainsFunc(have, ofOther) {
+			m.set(i, slices.DeleteFunc(slices.Clone(have), ofOther))
 		}
 	}
 	for i := range m.cluster.attached {

@@ -59,23 +59,23 @@ func New(fw *nft.Conn, opts Options) *Enforcer { return &Enforcer{fw: fw, opts: 
 // the kernel has, so a restart changes nothing that is right. A packet is judged either by the old
 // program or by the new one, except in the moment between its two base chains.
 //
-// known are the addresses of this node's attachments for which the program has the pods, with their
-// owners. After the change, Load opens those of them that an ADD had closed. Others stay closed.
+// owners has the addresses of this node's attachments for which the program has the pods, each with its
+// owner. After the change, Load opens those of them that an ADD had closed. Others stay closed.
 //
 // If Load fails, the kernel has the old program, or the new one and objects that no packet meets,
-// connections that the new one denies, or pods that are still closed. The next Load does what is left.
+// connections that the new one denies, or pods that are still closed. The next Load does the rest.
 // The errors are those of nft.Conn.Commit, and ErrChanged.
-func (e *Enforcer) Load(ctx context.Context, p *policy.Program, known map[netip.Addr]owner.Key) error {
+func (e *Enforcer) Load(ctx context.Context, p *policy.Program, owners map[netip.Addr]owner.Key) error {
 	const tries = 5 // an ADD may have made the base chains in the meantime
 	for try := 1; ; try++ {
-		err := e.load(ctx, p, known)
+		err := e.load(ctx, p, owners)
 		if err == nil || try == tries || !errors.Is(err, ErrChanged) {
 			return err
 		}
 	}
 }
 
-func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.Addr]owner.Key) error {
+func (e *Enforcer) load(ctx context.Context, p *policy.Program, owners map[netip.Addr]owner.Key) error {
 	before, err := e.before()
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
@@ -104,10 +104,10 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, known map[netip.
 		return fmt.Errorf("load network policies: %w", err)
 	}
 	e.base, e.cut.program = before.base || anyPoliced(p), p
-	if err := e.release(ctx, known, anyPoliced(p)); err != nil {
+	if err := e.release(ctx, owners, anyPoliced(p)); err != nil {
 		return fmt.Errorf("open pods that network policies judge now: %w", err)
 	}
-	if err := e.openPorts(ctx, known); err != nil {
+	if err := e.openPorts(ctx, owners); err != nil {
 		return fmt.Errorf("open ports of bridges that no network policy isolates: %w", err)
 	}
 	switch {
@@ -141,7 +141,7 @@ func (e *Enforcer) cutNow() error {
 
 // Differences returns what Load would do if the kernel should enforce a program, one line for each
 // change. It reads what the kernel has, and changes nothing.
-func (e *Enforcer) Differences(p *policy.Program, known map[netip.Addr]owner.Key) ([]string, error) {
+func (e *Enforcer) Differences(p *policy.Program, owners map[netip.Addr]owner.Key) ([]string, error) {
 	have, err := read(e.fw)
 	if err != nil {
 		return nil, fmt.Errorf("compare network policies: %w", err)
@@ -152,7 +152,7 @@ func (e *Enforcer) Differences(p *policy.Program, known map[netip.Addr]owner.Key
 	}
 	steps := slices.Concat(todo.prepare, todo.switchOver, todo.clean)
 	if have.base || anyPoliced(p) {
-		last, err := e.released(known, anyPoliced(p))
+		last, err := e.released(owners, anyPoliced(p))
 		if err != nil {
 			return nil, fmt.Errorf("compare network policies: %w", err)
 		}

@@ -24,11 +24,11 @@ import (
 //
 // An ADD may close another address at any moment, without a lock and without a change of the
 // revision. So the kernel refuses this transaction if the ruleset changed since we looked.
-func (e *Enforcer) release(ctx context.Context, known map[netip.Addr]owner.Key, keep bool) error {
+func (e *Enforcer) release(ctx context.Context, owners map[netip.Addr]owner.Key, keep bool) error {
 	if !e.base {
 		return nil
 	}
-	r := &releasing{transaction: *e.transaction(nil), owners: known, keep: keep}
+	r := &releasing{transaction: *e.transaction(nil), owners: owners, keep: keep}
 	e.fw.Queue(r)
 	began := time.Now()
 	if err := e.fw.Commit(ctx); err != nil {
@@ -55,7 +55,7 @@ func (e *Enforcer) Clear(ctx context.Context) error {
 }
 
 func (e *Enforcer) clearOnce(ctx context.Context) error {
-	known := make(map[netip.Addr]owner.Key)
+	owners := make(map[netip.Addr]owner.Key)
 	for _, set := range slices.Concat(closedSets()...) {
 		list, err := e.fw.List(set)
 		if err != nil {
@@ -64,11 +64,11 @@ func (e *Enforcer) clearOnce(ctx context.Context) error {
 		for _, c := range list {
 			a, _ := netip.AddrFromSlice(c.Key)
 			key, _ := nft.OwnerOf(c.Comment)
-			known[a] = owner.Key(key)
+			owners[a] = owner.Key(key)
 		}
 	}
 	e.attached = nil
-	if err := e.Load(ctx, &policy.Program{}, known); err != nil || e.base {
+	if err := e.Load(ctx, &policy.Program{}, owners); err != nil || e.base {
 		return err
 	}
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
@@ -108,14 +108,14 @@ func (r *releasing) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 }
 
 // released returns the steps of a release.
-func (e *Enforcer) released(known map[netip.Addr]owner.Key, keep bool) (steps []step, err error) {
+func (e *Enforcer) released(owners map[netip.Addr]owner.Key, keep bool) (steps []step, err error) {
 	left := false
 	for _, set := range slices.Concat(closedSets()...) {
 		list, err := e.fw.List(set)
 		if err != nil {
 			return nil, err
 		}
-		open, more := splitByOwner(list, known)
+		open, more := splitByOwner(list, owners)
 		left = left || len(more) > 0
 		steps = append(steps, openSteps(set, open)...)
 	}

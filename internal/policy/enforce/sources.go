@@ -90,10 +90,10 @@ func (e *Enforcer) isolate(p *policy.Program) {
 
 // openPorts removes the ports that a program does not isolate, if it has their pods. What an ADD closed for a pod
 // that the program does not have stays closed.
-func (e *Enforcer) openPorts(ctx context.Context, known map[netip.Addr]owner.Key) error {
+func (e *Enforcer) openPorts(ctx context.Context, owners map[netip.Addr]owner.Key) error {
 	for i := range e.attached {
 		a := e.attached[i]
-		if a.Port == "" || !knows(known, &a) {
+		if a.Port == "" || !knows(owners, &a) {
 			continue
 		}
 		a.Close[0], a.Close[1] = !a.Close[0], !a.Close[1]
@@ -103,9 +103,9 @@ func (e *Enforcer) openPorts(ctx context.Context, known map[netip.Addr]owner.Key
 }
 
 // knows reports whether a program has the pod of an attachment.
-func knows(known map[netip.Addr]owner.Key, a *Closure) bool {
+func knows(owners map[netip.Addr]owner.Key, a *Closure) bool {
 	key, _ := nft.OwnerOf(a.Comment)
-	return slices.ContainsFunc(a.Addrs, func(addr netip.Addr) bool { return known[addr] == owner.Key(key) })
+	return slices.ContainsFunc(a.Addrs, func(addr netip.Addr) bool { return owners[addr] == owner.Key(key) })
 }
 
 // unattended says what attend would do.

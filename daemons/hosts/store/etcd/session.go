@@ -90,19 +90,19 @@ func (l *session) renew(ctx context.Context) error {
 			l.ctx, l.hangUp = context.WithCancel(l.s.life.ctx)
 		}
 		inTime := context.AfterFunc(ctx, l.hangUp)
-		left, err := l.exchange(c)
+		remaining, err := l.exchange(c)
 		if !inTime() || err != nil {
 			l.drop()
 		}
-		if err == nil && left <= 0 {
+		if err == nil && remaining <= 0 {
 			err = store.ErrSessionOver
 		}
 		return errors.Join(err, ctx.Err())
 	})
 }
 
-// exchange sends one request, and returns how many seconds are left.
-func (l *session) exchange(c *clientv3.Client) (left int64, err error) {
+// exchange sends one request, and returns how many seconds remain.
+func (l *session) exchange(c *clientv3.Client) (remaining int64, err error) {
 	if l.stream == nil {
 		l.stream, err = pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(clientv3.WithRequireLeader(l.ctx), grpc.WaitForReady(true))
 		if err != nil {
