@@ -78,18 +78,6 @@ var meanings = map[string]string{
 	"ipam.Tx.Held":                 "addresses that are reserved for an owner",
 	"conformance.World.Left":       "objects that exist now and did not at the start",
 	"internal/policy/mirror.Known": "the policies are known on this node",
-
-	// These go with the next change of their package.
-	"internal/record.Dir.Take":        "read and lock a record",
-	"internal/record.Dir.take":        "read and lock a record",
-	"internal/record.Dir.Held":        "facts of which an owner is a holder",
-	"internal/nft/iptnft.Made.Stands": "the rules exist",
-	"internal/kernel.Kernel.Left":     "a record of the attachment exists",
-	"internal/kernel.deadSweep.look":  "find attachments that may be dead",
-	"internal/kernel.deadSweep.there": "judge an attachment whose namespace exists",
-	"internal/inventory.Left":         "what remains of an attachment",
-	"cli/gc.Candidate.left":           "what remains of an attachment",
-	"cli/gc.collector.look":           "collect and judge the traces of attachments",
 }
 
 // A vague word names nothing, or what the list says.

@@ -21,7 +21,7 @@ func holdRecordProgram() {
 	list, err := store.List("")
 	for _, rec := range list {
 		if err == nil && rec.Plugin == os.Args[1] {
-			_, err = store.Take(rec.Network, rec.Owner, rec.Plugin)
+			_, err = store.ReadLocked(rec.Network, rec.Owner, rec.Plugin)
 		}
 	}
 	if err == nil {

@@ -170,7 +170,7 @@ func named(network, id, ifName string) string { return fmt.Sprintf("%s %s/%s", n
 // record is deleted, or if an ADD or DEL is working on it, lock returns a nil record.
 func (r *repairer) lock(listed *record.Record) (rec *record.Record, name string, unlock func(), err error) {
 	name = named(listed.Network, listed.ContainerID, listed.IfName)
-	rec, ok, err := r.dir.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
+	rec, ok, err := r.dir.TryReadLocked(listed.Network, listed.Owner, listed.Plugin, settle)
 	if !ok {
 		r.out.Skipped = append(r.out.Skipped, name+": an ADD or DEL is working on it")
 		rec, err = nil, nil
@@ -199,7 +199,7 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	}
 	elements := r.restorable(name, rec)
 	r.ownerless = make(map[string]bool)
-	r.fw.AddOrDecide(func(conflict *nft.TakenError) error { return r.resolveConflict(rec, conflict) }, elements...)
+	r.fw.AddOrDecide(func(conflict *nft.ConflictError) error { return r.resolveConflict(rec, conflict) }, elements...)
 	missing, acceptErr := r.accepts(ctx, rec)
 	err = r.commit(ctx, name, elements)
 	if err == nil {
@@ -239,7 +239,7 @@ const settle = 2 * time.Second
 // or its owner is another attachment of the same container. In the last two cases resolveConflict stores
 // the other owner in rec.Displaced, because a record that was reconstructed lacks it. It gives rec no port of
 // another container.
-func (r *repairer) resolveConflict(rec *record.Record, conflict *nft.TakenError) error {
+func (r *repairer) resolveConflict(rec *record.Record, conflict *nft.ConflictError) error {
 	key, _ := nft.OwnerOf(conflict.Have.Comment)
 	from := owner.Key(key)
 	if slices.Contains(rec.Displaced, from) {

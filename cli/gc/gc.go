@@ -111,7 +111,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer unlock()
 	c := newCollector(o)
 	docker, derr := askDriver(ctx, &o) // first, because gc must not examine what the driver is detaching
-	report, err := c.look(ctx)
+	report, err := c.collect(ctx)
 	if o.Apply {
 		err = errors.Join(err, c.apply(ctx, report))
 	}
@@ -142,8 +142,8 @@ type collector struct {
 
 func newCollector(o Options) *collector { return &collector{Options: o, seen: loadSeen(o.Paths.Run)} }
 
-// look collects the traces of all attachments and judges them.
-func (c *collector) look(ctx context.Context) (*Report, error) {
+// collect collects the traces of all attachments and judges them.
+func (c *collector) collect(ctx context.Context) (*Report, error) {
 	s := c.NewSession()
 	defer s.Close()
 	c.s, c.k = s, kernel.OfSession(s)
@@ -207,7 +207,7 @@ type Judged struct {
 // list covers the rest.
 func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 	c := newCollector(o)
-	report, err := c.look(ctx)
+	report, err := c.collect(ctx)
 	j := &Judged{world: c.world}
 	for _, a := range append(report.alive, report.Attachments...) {
 		switch {

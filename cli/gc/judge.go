@@ -60,7 +60,7 @@ func (w *world) evidence(a *Candidate) *inventory.Evidence {
 		At: w.namespace, Forgotten: func(path string) (string, bool) { return w.forgets(a, path) },
 		Pair: func() (string, error) { return w.carries(a) }, Earlier: w.earlier(a),
 		InUse: func() (string, error) { return w.inUse(a.Addrs) }, SeesAll: w.seesAll,
-		Left: a.left(), Marked: func() (string, error) { return w.marked(a.Owner) }, Unmarked: a.unmarked(),
+		Remains: a.remains(), Marked: func() (string, error) { return w.marked(a.Owner) }, Unmarked: a.unmarked(),
 	}
 	if w.listed != nil && a.ContainerID != "" {
 		e.Lists = inventory.No
@@ -107,8 +107,8 @@ func (w *world) forgets(a *Candidate, path string) (why string, ok bool) {
 	return why, true
 }
 
-// left says whether what is left of the attachment proves something.
-func (a *Candidate) left() inventory.Left {
+// remains says whether what remains of the attachment proves something.
+func (a *Candidate) remains() inventory.Remains {
 	switch {
 	case a.onlyTorn():
 		return inventory.Torn

@@ -277,7 +277,7 @@ func (r *remover) delCached(ctx context.Context) error {
 // without nftables has no elements.
 func (r *remover) delKernel(ctx context.Context) (left, err error) {
 	var errs []error
-	held, err := r.k.Records.Held(r.a.Owner)
+	held, err := r.k.Records.FactsOf(r.a.Owner)
 	errs = append(errs, err)
 	for _, fact := range held {
 		errs = append(errs, r.k.ReleaseFact(ctx, fact, r.a.Owner))

@@ -56,7 +56,7 @@ func policedBusy(run string) (busy bool, err error) {
 	defer store.Close()
 	records, _, err := store.ScanPlugin(policyPlugin)
 	for _, r := range records {
-		now, free, err := store.TryTake(r.Network, r.Owner, r.Plugin, 0)
+		now, free, err := store.TryReadLocked(r.Network, r.Owner, r.Plugin, 0)
 		if err != nil {
 			return false, fmt.Errorf("remove network policies: %w", err)
 		}

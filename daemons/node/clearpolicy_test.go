@@ -20,7 +20,7 @@ func TestClearNetworkPolicyDuringAnADD(t *testing.T) {
 	r := l.added("web-0", webAddr)
 	store := record.New(l.dir)
 	defer store.Close()
-	if _, err := store.Take(r.Network, r.Owner, r.Plugin); err != nil {
+	if _, err := store.ReadLocked(r.Network, r.Owner, r.Plugin); err != nil {
 		t.Fatal(err)
 	}
 	cleared := make(chan error)

@@ -205,7 +205,7 @@ func TestEgressKept(t *testing.T) {
 		t.Error("the file is gone")
 	}
 	store := record.New(l.dir)
-	if _, err := store.Take(pod.Network, pod.Owner, pod.Plugin); err != nil {
+	if _, err := store.ReadLocked(pod.Network, pod.Owner, pod.Plugin); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Remove(pod.Network, pod.Owner, pod.Plugin); err != nil {
@@ -242,7 +242,7 @@ func TestEgressBusy(t *testing.T) {
 	t.Cleanup(func() { l.address(netlink.AddrDel, "198.18.7.40") })
 	pod := l.attach("shop", "10.244.1.5", "fd00:244:0:1::5")
 	store := record.New(l.dir)
-	if _, err := store.Take(pod.Network, pod.Owner, pod.Plugin); err != nil {
+	if _, err := store.ReadLocked(pod.Network, pod.Owner, pod.Plugin); err != nil {
 		t.Fatal(err)
 	}
 	where := paths.Paths{Run: l.dir, State: l.dir, Proc: "/proc"}
@@ -266,7 +266,7 @@ func TestEgressBusy(t *testing.T) {
 		if err := e.pass(t.Context()); err != nil || e.busy {
 			t.Errorf("%v, busy %v", err, e.busy)
 		}
-		if _, err := store.Take(pod.Network, pod.Owner, pod.Plugin); err != nil {
+		if _, err := store.ReadLocked(pod.Network, pod.Owner, pod.Plugin); err != nil {
 			t.Fatal(err)
 		}
 		time.AfterFunc(500*time.Millisecond, store.Close)

@@ -74,7 +74,7 @@ func (p pod) change(ctx context.Context, r *record.Record) error {
 	if same, err := p.same(r); same || err != nil {
 		return err
 	}
-	now, free, err := p.store.TryTake(r.Network, r.Owner, r.Plugin, recordTime)
+	now, free, err := p.store.TryReadLocked(r.Network, r.Owner, r.Plugin, recordTime)
 	if err != nil || now == nil && free {
 		return err
 	}
@@ -99,7 +99,7 @@ func (p pod) write(ctx context.Context, r *record.Record) error {
 	if err != nil {
 		return err
 	}
-	p.fw.AddOrDecide(func(*nft.TakenError) error { return nft.ErrKeep }, list...)
+	p.fw.AddOrDecide(func(*nft.ConflictError) error { return nft.ErrKeep }, list...)
 	p.fw.Remove(gone...)
 	if err := p.fw.Commit(ctx); err != nil || len(gone) == 0 {
 		return err

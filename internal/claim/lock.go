@@ -21,7 +21,7 @@ import (
 )
 
 // A process locks a record with flock(2) while it changes the record's objects. An ADD holds the
-// lock from its Write to the end of the session, and a DEL from its Take. `patchbay repair` and
+// lock from its Write to the end of the session, and a DEL from its ReadLocked. `patchbay repair` and
 // `patchbay gc` hold the lock while they work on the record. So repair does not restore what a
 // DEL is removing, or what an ADD made that is about to fail. And gc never sees an unfinished ADD
 // of the same attachment. The kernel releases the locks of a killed process.

@@ -123,7 +123,7 @@ func checkReference(ctx context.Context, r *plugin.Request, env *netstate.Env, s
 			addrs, masquerade = append(addrs, a), append(masquerade, e)
 		}
 	}
-	stands, err := kernel.Attachment(r).Masquerading(addrs).Stands(env.NFT, r.Session.Paths.Proc)
+	stands, err := kernel.Attachment(r).Masquerading(addrs).Exist(env.NFT, r.Session.Paths.Proc)
 	s = slices.DeleteFunc(s, inFirewall)
 	if !stands {
 		s = append(s, masquerade...)

@@ -75,7 +75,7 @@ func detachOthers(ctx context.Context, r *plugin.Request, of *record.Record, net
 	k := kernel.Of(r)
 	var errs []error
 	for _, p := range r.Session.Plugins {
-		if p.Kind == plugin.IPAM || p.Name == r.Plugin.Name || !k.Left(of.Network, of.Owner, p.Name) {
+		if p.Kind == plugin.IPAM || p.Name == r.Plugin.Name || !k.HasRecord(of.Network, of.Owner, p.Name) {
 			continue
 		}
 		id, ifName := of.ContainerID, of.IfName
@@ -136,7 +136,7 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost 
 		rec.Links = append(rec.Links, r.Owner.LinkName(linkPrefix, n))
 	}
 	var err error
-	if rec.Shared, err = k.Records.Held(r.Owner); err != nil {
+	if rec.Shared, err = k.Records.FactsOf(r.Owner); err != nil {
 		kernel.Warn(r, err)
 	}
 	var addrs []netip.Addr

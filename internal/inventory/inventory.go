@@ -33,7 +33,7 @@ type Evidence struct {
 	InUse   func() (where string, err error) // finds an existing namespace that has one of its addresses
 	Here    func() (where string, err error) // as InUse, but only of containers on links of this host
 
-	Left     Left
+	Remains  Remains
 	SeesAll  func() bool                      // whether this process sees all processes of the node
 	Marked   func() (where string, err error) // finds an existing namespace that has a link with its mark
 	Unmarked string                           // Torn only: the records of plugins whose links have no mark
@@ -74,12 +74,12 @@ const (
 	No
 )
 
-// Left says what is left of an attachment, if it is so little that it proves something.
-type Left int
+// Remains says what remains of an attachment, if it is so little that it proves something.
+type Remains int
 
 const (
 	// More means more than the others.
-	More Left = iota
+	More Remains = iota
 	// Elements are elements of the firewall, without record, result, address, link or file.
 	Elements
 	// Masquerades are elements too, and one of them is of an attachment that had a veth.

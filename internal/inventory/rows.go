@@ -104,9 +104,9 @@ func (e *Evidence) dead(q Question, space Verdict) Verdict {
 		return unsure(Doubtful, space.Why)
 	case e.Lists == No && e.Named:
 		return e.unused(NotListed, "the runtime does not list it")
-	case e.Named && (e.Left == Elements || e.Left == Masquerades):
+	case e.Named && (e.Remains == Elements || e.Remains == Masquerades):
 		return e.elements()
-	case e.Left == Torn:
+	case e.Remains == Torn:
 		return e.torn()
 	case q.HasList && e.Maker == Nobody:
 		return e.unrecorded()
@@ -147,7 +147,7 @@ func (e *Evidence) unrecorded() Verdict {
 // unable to see the namespace.
 func (e *Evidence) elements() Verdict {
 	const why = "only the firewall has a trace of it"
-	if e.Left == Elements && !e.SeesAll() {
+	if e.Remains == Elements && !e.SeesAll() {
 		return unsure(OnlyRules, why+", and this process does not see all namespaces")
 	}
 	return e.unused(OnlyRules, why)

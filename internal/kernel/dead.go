@@ -27,7 +27,7 @@ import (
 // an ADD and a DEL, and each of them runs a sweep. So the sweeps look at more attachments than are
 // added, and reach all of them in time. Looking at one attachment takes 15 µs.
 const (
-	sweepLooks   = 3
+	sweepReads   = 3
 	sweepRemoves = 2
 )
 
@@ -43,7 +43,7 @@ func (k *Kernel) sweepDead(r *plugin.Request, rec *record.Record) {
 	}
 	k.sweeps = true
 	sw := &deadSweep{session: k.session, network: rec.Network, own: rec.Owner, dir: filepath.Dir(rec.NetNS), judge: k.judge}
-	r.Session.OnDone(sw.look)
+	r.Session.OnDone(sw.find)
 }
 
 // deadSweep is a sweep for one call.
@@ -55,9 +55,9 @@ type deadSweep struct {
 	judge   life.Judge
 }
 
-// look finds attachments that may be dead. In most calls there is none.
-func (w *deadSweep) look() (work func(context.Context)) {
-	suspects, err := record.New(w.session.Paths.Run).Suspects(w.network, w.dir, sweepLooks, w.there)
+// find finds attachments that may be dead. In most calls there is none.
+func (w *deadSweep) find() (work func(context.Context)) {
+	suspects, err := record.New(w.session.Paths.Run).Suspects(w.network, w.dir, sweepReads, w.isForgotten)
 	w.warn(err)
 	suspects = slices.DeleteFunc(suspects, func(o owner.Key) bool { return o == w.own })
 	if len(suspects) == 0 {
@@ -66,9 +66,9 @@ func (w *deadSweep) look() (work func(context.Context)) {
 	return func(ctx context.Context) { w.removeSome(ctx, suspects) }
 }
 
-// there looks at an attachment whose namespace exists. It reports whether containerd may have
+// isForgotten judges an attachment whose namespace exists. It reports whether containerd may have
 // forgotten the sandbox. named says whether the record names the containerd that called the ADD.
-func (w *deadSweep) there(at spec.AttachmentKey, named bool) (suspect bool) {
+func (w *deadSweep) isForgotten(at spec.AttachmentKey, named bool) (suspect bool) {
 	w.warn(w.dropEmptyResult(at))
 	return named && life.Unknown(at.ContainerID, w.judge.Containerd)
 }

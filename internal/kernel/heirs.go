@@ -28,7 +28,7 @@ func (k *Kernel) Displace(rec *record.Record, from owner.Key) error {
 	if k.displacing[done] { // of another element: the records are still locked
 		return nil
 	}
-	before := k.Records.TakeAll(from)
+	before := k.Records.ReadAllLocked(from)
 	if len(before) == 0 {
 		return nil // the owner has no record, so nothing could be restored
 	}
@@ -67,18 +67,18 @@ func unique(list []owner.Key) (out []owner.Key) {
 }
 
 // displaced is called when another attachment has an element that this session needs.
-func (k *Kernel) displaced(r *plugin.Request, taken *nft.TakenError) error {
-	from, _ := nft.OwnerOf(taken.Have.Comment)
+func (k *Kernel) displaced(r *plugin.Request, conflict *nft.ConflictError) error {
+	from, _ := nft.OwnerOf(conflict.Have.Comment)
 	for _, rec := range slices.Backward(k.adding) {
-		if !k.names(rec, taken.Want) {
+		if !k.names(rec, conflict.Want) {
 			continue
 		}
 		had := len(rec.Displaced)
 		err := k.Displace(rec, owner.Key(from))
 		if len(rec.Displaced) > had {
-			_, names, _ := strings.Cut(taken.Have.Comment, " ")
-			taken.Have.Comment = ""
-			Warn(r, fmt.Errorf("%s has the address too: %s; give each network a subnet of its own", names, taken.Have))
+			_, names, _ := strings.Cut(conflict.Have.Comment, " ")
+			conflict.Have.Comment = ""
+			Warn(r, fmt.Errorf("%s has the address too: %s; give each network a subnet of its own", names, conflict.Have))
 		}
 		return err
 	}
@@ -135,7 +135,7 @@ func (h *heirs) find() {
 		if o == h.rec.Owner {
 			continue
 		}
-		for _, other := range h.k.Records.TakeAll(o) {
+		for _, other := range h.k.Records.ReadAllLocked(o) {
 			if h.k.Lives(other) {
 				h.add(other.Elements)
 			}

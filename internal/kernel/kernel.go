@@ -186,8 +186,8 @@ func (k *Kernel) Sandbox(path string) (*nl.Conn, error) {
 func (k *Kernel) env(r *plugin.Request) *netstate.Env {
 	return &netstate.Env{
 		NFT: k.NFT, Records: k.Records, Warn: func(err error) { Warn(r, err) },
-		Taken: func(taken *nft.TakenError) error { return k.displaced(r, taken) }, Say: r.Session.Dry, Mended: r.Session.Mended,
-		Held: func(fact string, o owner.Key) { k.holding[o] = append(k.holding[o], fact) },
+		Conflict: func(conflict *nft.ConflictError) error { return k.displaced(r, conflict) }, Say: r.Session.Dry, Mended: r.Session.Mended,
+		HolderAdded: func(fact string, o owner.Key) { k.holding[o] = append(k.holding[o], fact) },
 	}
 }
 
@@ -331,7 +331,7 @@ func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Re
 	mine := *rec
 	const tries = 10
 	for try := 1; ; try++ {
-		if before, err = k.Records.Take(rec.Network, rec.Owner, rec.Plugin); err != nil {
+		if before, err = k.Records.ReadLocked(rec.Network, rec.Owner, rec.Plugin); err != nil {
 			Warn(r, err) // the new record replaces the broken one
 		}
 		*rec = mine

@@ -121,7 +121,7 @@ func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 // unclaimed returns the facts that the owner holds and that no record of another plugin lists
 // for this owner.
 func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
-	held, err := k.Records.Held(t.Owner)
+	held, err := k.Records.FactsOf(t.Owner)
 	if err != nil || len(held) == 0 {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func (k *Kernel) AllowReference(r *plugin.Request, theirs iptnft.Made, err error
 	if rec, rerr := k.Records.Read(r.Network, r.Owner, r.Plugin.Name); rec != nil || rerr != nil {
 		return err
 	}
-	if stands, perr := theirs.Stands(k.NFT, r.Session.Paths.Proc); perr != nil || !stands {
+	if exist, perr := theirs.Exist(k.NFT, r.Session.Paths.Proc); perr != nil || !exist {
 		return Unrecorded(err)
 	}
 	return nil

@@ -220,7 +220,7 @@ func (k *Kernel) attachedHere(addrs []netip.Addr) (where string, err error) {
 // if there is nothing.
 func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 	for _, s := range k.Records.Current(r.Network, o) {
-		if !k.session.IsIPAM(s.Plugin) && k.Left(r.Network, o, s.Plugin) {
+		if !k.session.IsIPAM(s.Plugin) && k.HasRecord(r.Network, o, s.Plugin) {
 			return "plugin " + s.Plugin + " has a record of it"
 		}
 	}

@@ -32,7 +32,7 @@ var errLater = errors.New("the end of the session deletes the record")
 func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove func(*record.Record) error) error {
 	k.detaching = append(k.detaching, r)
 	defer func() { k.detaching = k.detaching[:len(k.detaching)-1] }()
-	rec, err := k.Records.Take(r.Network, r.Owner, r.Plugin.Name)
+	rec, err := k.Records.ReadLocked(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {
 		Warn(r, err)
 	}
@@ -81,8 +81,8 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 	return errLater
 }
 
-// Left reports whether a plugin has a record of the attachment whose removal has not begun in this session.
-func (k *Kernel) Left(network string, o owner.Key, pluginName string) bool {
+// HasRecord reports whether a plugin has a record of the attachment whose removal has not begun in this session.
+func (k *Kernel) HasRecord(network string, o owner.Key, pluginName string) bool {
 	return k.Records.Exists(network, o, pluginName) && !slices.ContainsFunc(k.finishing, func(rec *record.Record) bool {
 		return rec.Network == network && rec.Owner == o && rec.Plugin == pluginName
 	}) && !slices.ContainsFunc(k.detaching, func(r *plugin.Request) bool {

@@ -67,7 +67,7 @@ func TestSweepKeeps(t *testing.T) {
 	}
 	c.record("firewall", "busy", &record.Record{})
 	working := record.New(paths.Default().Run)
-	if _, err := working.Take(c.network, c.owner("busy"), "firewall"); err != nil {
+	if _, err := working.ReadLocked(c.network, c.owner("busy"), "firewall"); err != nil {
 		t.Fatal(err)
 	}
 	listed := time.Now()

@@ -104,7 +104,7 @@ func (h holder) drop(ctx context.Context, env *netstate.Env, facts []record.Fact
 	for _, f := range facts {
 		want = append(want, f.Name)
 	}
-	held, err := h.records.Held(h.mark.holder())
+	held, err := h.records.FactsOf(h.mark.holder())
 	errs := []error{err}
 	for _, name := range held {
 		if slices.Contains(want, name) {

@@ -30,10 +30,10 @@ func (e Element) String() string { return "host: firewall: " + e.Meaning().Does 
 // Ensure queues the element. Ensure has nothing to undo, because a failed request discards the
 // queue.
 func (e Element) Ensure(_ context.Context, env *Env) (Undo, error) {
-	if env.Taken == nil {
+	if env.Conflict == nil {
 		env.NFT.Add(e.Element)
 	} else {
-		env.NFT.AddOrDecide(env.Taken, e.Element)
+		env.NFT.AddOrDecide(env.Conflict, e.Element)
 	}
 	return nil, nil
 }
@@ -74,8 +74,8 @@ func (f HeldFact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	if err := env.Records.Hold(ctx, f.Fact, f.Owner, env.First); err != nil {
 		return nil, err
 	}
-	if env.Held != nil {
-		env.Held(f.Name, f.Owner)
+	if env.HolderAdded != nil {
+		env.HolderAdded(f.Name, f.Owner)
 	}
 	QueueFact(env.NFT, f.Fact)
 	if held {

@@ -63,16 +63,16 @@ type Env struct {
 	// written because /proc/sys is read-only.
 	Warn func(error)
 
-	// Taken is called if another attachment already has the same element. If Taken is nil, this
+	// Conflict is called if another attachment already has the same element. If Conflict is nil, this
 	// attachment takes the element from the other.
-	Taken func(*nft.TakenError) error
+	Conflict func(*nft.ConflictError) error
 
 	// First is called before an attachment becomes the first holder of a fact. First may be nil.
 	First func(*record.Fact) error
 
-	// Held is called when an attachment has become the holder of a fact. Whoever commits the fact's
-	// elements does it in record.Dir.WhileHolding. Held may be nil.
-	Held func(fact string, o owner.Key)
+	// HolderAdded is called when an attachment has become the holder of a fact. Whoever commits the fact's
+	// elements does it in record.Dir.WhileHolding. HolderAdded may be nil.
+	HolderAdded func(fact string, o owner.Key)
 
 	// Say is called with the line of each object that State.Diff compares, marked if the kernel
 	// differs. If it is nil, Diff prints nothing.

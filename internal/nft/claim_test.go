@@ -35,7 +35,7 @@ func TestClaimRace(t *testing.T) {
 	c.Add(port(80, "10.1.0.5:80", testOwner)) // makes the table
 	commit(t, c)
 	asked := 0
-	c.AddOrDecide(func(taken *TakenError) error { asked++; return nil }, mine)
+	c.AddOrDecide(func(taken *ConflictError) error { asked++; return nil }, mine)
 	between := meanwhile(func() { d.Add(theirs); commit(t, d) })
 	c.Queue(&between)
 	commit(t, c)
@@ -50,7 +50,7 @@ func TestClaimKeep(t *testing.T) {
 	theirs, more := masqOf(otherOwner), port(80, "10.1.0.5:80", testOwner)
 	c.Add(theirs)
 	commit(t, c)
-	c.AddOrDecide(func(*TakenError) error { return ErrKeep }, masqOf(testOwner), more)
+	c.AddOrDecide(func(*ConflictError) error { return ErrKeep }, masqOf(testOwner), more)
 	commit(t, c)
 	mustGet(t, c, more)
 	if got := mustGet(t, c, theirs); !got.same(theirs) {

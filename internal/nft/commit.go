@@ -53,7 +53,7 @@ func (p plan) empty() bool {
 // removal by expiry becomes visible after a tick of the kernel's clock (2-5 ms). If Commit
 // fails, it has changed nothing, unless a Lasting extra failed afterwards. In both cases the queue is empty afterwards.
 //
-// The error is *TakenError, *NewerSchemaError, or the kernel's error together with the message
+// The error is *ConflictError, *NewerSchemaError, or the kernel's error together with the message
 // that caused it (errors.Is with a syscall.Errno works).
 func (c *Conn) Commit(ctx context.Context) error {
 	if err := c.Start(ctx); err != nil {

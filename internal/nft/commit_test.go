@@ -76,7 +76,7 @@ func TestAdd(t *testing.T) {
 	t.Run("another's port", func(t *testing.T) {
 		c.Add(port(81, "10.1.0.6:80", otherOwner), port(80, "10.1.0.6:80", otherOwner))
 		err := c.Commit(context.Background())
-		var taken *TakenError
+		var taken *ConflictError
 		if !errors.As(err, &taken) || !taken.Have.same(mine) || !strings.Contains(err.Error(), testOwner) {
 			t.Errorf("got %v", err)
 		}
@@ -87,7 +87,7 @@ func TestAdd(t *testing.T) {
 	})
 	t.Run("taken over", func(t *testing.T) {
 		theirs := port(80, "10.1.0.6:80", otherOwner)
-		c.AddOrDecide(func(*TakenError) error { return nil }, theirs)
+		c.AddOrDecide(func(*ConflictError) error { return nil }, theirs)
 		commit(t, c)
 		c.Remove(mine) // a late DEL of the former owner
 		commit(t, c)
@@ -207,7 +207,7 @@ func TestPortRace(t *testing.T) {
 				errs <- d.Commit(context.Background())
 			}()
 		}
-		var taken *TakenError
+		var taken *ConflictError
 		if a, b := <-errs, <-errs; (a == nil) == (b == nil) || !errors.As(errors.Join(a, b), &taken) {
 			t.Errorf("port %d: %v, %v", 1000+n, a, b)
 		}

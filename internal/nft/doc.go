@@ -10,7 +10,7 @@
 //
 //	fw := nft.Open(runDir)               // dials at first use, in the host's namespace
 //	fw.Add(nft.Masqueraded(addr, comment)...) // queues; constructors are pure
-//	fw.Add(nft.Port(p, cond, comment))   // *TakenError of Commit when another owner has the port
+//	fw.Add(nft.Port(p, cond, comment))   // *ConflictError of Commit when another owner has the port
 //	fw.AddOrDecide(decide, nft.Port(…))  // decide chooses if another owner has the port
 //	fw.Remove(elements...)               // skips missing elements and those of other owners
 //	fw.Withdraw(heir, elements...)       // like Remove, but heir may return a replacement

@@ -153,12 +153,12 @@ func (o op) contest(spec setSpec, have Element) error {
 	if !o.el.ofAnother(have) {
 		return nil
 	}
-	taken := &TakenError{Want: o.el, Have: have}
+	conflict := &ConflictError{Want: o.el, Have: have}
 	switch {
 	case o.decide != nil:
-		return o.decide(taken)
+		return o.decide(conflict)
 	case spec.exclusive():
-		return taken
+		return conflict
 	}
 	return nil
 }

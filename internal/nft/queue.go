@@ -16,8 +16,8 @@ import (
 type op struct {
 	remove bool // remove the element; otherwise add it
 	el     Element
-	decide func(*TakenError) error // called if another owner has the key
-	heir   Replacement             // called when the element is removed; may be nil
+	decide func(*ConflictError) error // called if another owner has the key
+	heir   Replacement                // called when the element is removed; may be nil
 }
 
 // String describes the operation.
@@ -48,12 +48,12 @@ type Extra interface {
 
 // Add queues elements. If an equal element exists, Commit leaves it unchanged. If an element with
 // the same key differs, Commit replaces it in the same transaction. But in a map of published
-// ports, Commit returns a *TakenError if another owner has the key.
+// ports, Commit returns a *ConflictError if another owner has the key.
 func (c *Conn) Add(elems ...Element) { c.push(elems, op{}) }
 
 // AddOrDecide works like Add, but calls decide if another owner has the key, in plain sets too. decide
 // returns nil to replace the element, ErrKeep to keep it, or the error that Commit should return.
-func (c *Conn) AddOrDecide(decide func(*TakenError) error, elems ...Element) {
+func (c *Conn) AddOrDecide(decide func(*ConflictError) error, elems ...Element) {
 	c.push(elems, op{decide: decide})
 }
 
@@ -157,13 +157,13 @@ func (c *Conn) String() string {
 	return b.String()
 }
 
-// TakenError means that an element belongs to another owner.
-type TakenError struct {
+// ConflictError means that an element belongs to another owner.
+type ConflictError struct {
 	Want, Have Element
 }
 
 // Error names the other owner by the comment of that owner's element.
-func (e *TakenError) Error() string {
+func (e *ConflictError) Error() string {
 	return fmt.Sprintf("add %s: taken by %q", e.Want, e.Have.Comment)
 }
 

@@ -33,7 +33,7 @@ func TestForeignTimeout(t *testing.T) {
 			if name == "ours" {
 				timed(t, c, have)
 			}
-			c.AddOrDecide(func(*TakenError) error { return nil }, mine)
+			c.AddOrDecide(func(*ConflictError) error { return nil }, mine)
 			commit(t, c)
 			if got := mustGet(t, c, mine); !got.same(mine) || got.timed {
 				t.Errorf("got %s, with a timeout: %v", got, got.timed)

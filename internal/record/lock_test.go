@@ -23,18 +23,18 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := New(add.Path)
-	if _, ok, err := other.TryTake(r.Network, r.Owner, r.Plugin, 0); ok || err != nil {
+	if _, ok, err := other.TryReadLocked(r.Network, r.Owner, r.Plugin, 0); ok || err != nil {
 		t.Errorf("taken from an ADD under way: %v, %v", ok, err)
 	}
 	if !other.Busy(r.Network, r.Owner, r.Plugin) || add.Busy(r.Network, r.Owner, r.Plugin) {
 		t.Error("busy is who is kept out, not who keeps out")
 	}
 	start := time.Now()
-	if got, err := other.Take(r.Network, r.Owner, r.Plugin); got == nil || err != nil || time.Since(start) < claim.Patience {
+	if got, err := other.ReadLocked(r.Network, r.Owner, r.Plugin); got == nil || err != nil || time.Since(start) < claim.Patience {
 		t.Errorf("DEL beside an ADD that hangs, after %v: %v, %v", time.Since(start), got, err)
 	}
 	add.Close()
-	if got, ok, err := other.TryTake(r.Network, r.Owner, r.Plugin, 0); got == nil || !ok || err != nil {
+	if got, ok, err := other.TryReadLocked(r.Network, r.Owner, r.Plugin, 0); got == nil || !ok || err != nil {
 		t.Errorf("after the ADD: %v, %v, %v", got, ok, err)
 	}
 	other.Unlock(r.Network, r.Owner, r.Plugin)
@@ -54,7 +54,7 @@ func TestLockOfWhatIsReplaced(t *testing.T) {
 	}
 	got := make(chan *Record)
 	go func() {
-		rec, err := second.Take(r.Network, r.Owner, r.Plugin)
+		rec, err := second.ReadLocked(r.Network, r.Owner, r.Plugin)
 		if err != nil {
 			t.Error(err)
 		}
@@ -73,7 +73,7 @@ func TestLockOfWhatIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	go second.Close()
-	rec, err := first.Take(r.Network, r.Owner, r.Plugin)
+	rec, err := first.ReadLocked(r.Network, r.Owner, r.Plugin)
 	if err != nil || rec == nil || rec.NetNS != again.NetNS {
 		t.Errorf("%+v, %v", rec, err)
 	}
@@ -264,7 +264,7 @@ func write(t *testing.T, s *Dir, r *Record) {
 	}
 }
 
-// A record that Take returns is locked, however late the ADD writes it. Otherwise a DEL could
+// A record that ReadLocked returns is locked, however late the ADD writes it. Otherwise a DEL could
 // look for a lock before there is a record, find the record afterwards, and remove what the ADD
 // is about to make.
 func TestTakenIsLocked(t *testing.T) {
@@ -279,7 +279,7 @@ func TestTakenIsLocked(t *testing.T) {
 			add.Close()
 			wrote <- err
 		}()
-		got, err := del.Take(r.Network, r.Owner, r.Plugin)
+		got, err := del.ReadLocked(r.Network, r.Owner, r.Plugin)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ func TestWriteOver(t *testing.T) {
 	want := sample("c1")
 	take := func(s *Dir) *Record {
 		t.Helper()
-		r, err := s.Take("pods", want.Owner, "bridge")
+		r, err := s.ReadLocked("pods", want.Owner, "bridge")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -324,9 +324,9 @@ func runAndClose(fd int, fn func() error) (err error) {
 	return fn()
 }
 
-// Held lists the names of the facts that o holds, without reading the facts. Held is for a
+// FactsOf lists the names of the facts that o holds, without reading the facts. FactsOf is for a
 // DEL whose record is lost.
-func (d *Dir) Held(o owner.Key) (names []string, err error) {
+func (d *Dir) FactsOf(o owner.Key) (names []string, err error) {
 	dirs, err := d.factDirs()
 	if err != nil {
 		return nil, err

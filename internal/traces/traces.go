@@ -72,7 +72,7 @@ func (n *Node) facts(o owner.Key) (list []record.Fact) {
 		_, list, _ = n.Records.Facts()
 		return list
 	}
-	held, _ := n.Records.Held(o)
+	held, _ := n.Records.FactsOf(o)
 	for _, name := range held {
 		if f, err := n.Records.Fact(name); err == nil {
 			list = append(list, f)

@@ -49,7 +49,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 // also adds the addresses of prevResult in the zone of the configuration.
 func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	rec := &record.Record{}
-	held, err := k.Records.Held(r.Owner)
+	held, err := k.Records.FactsOf(r.Owner)
 	if err != nil {
 		kernel.Warn(r, err)
 	}

@@ -201,7 +201,7 @@ func renamed(r *plugin.Request) *record.Record {
 			kernel.Warn(r, fmt.Errorf("device %s of this container belongs to network %s and is kept", rec.Device.Name, rec.Network))
 			continue
 		}
-		locked, err := kernel.Of(r).Records.Take(rec.Network, rec.Owner, name)
+		locked, err := kernel.Of(r).Records.ReadLocked(rec.Network, rec.Owner, name)
 		if err != nil {
 			kernel.Warn(r, err)
 		}

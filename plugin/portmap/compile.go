@@ -210,7 +210,7 @@ type hostPort struct {
 // Ensure queues the element. The port's owner is known only when the queue is committed, so the
 // owner is checked then.
 func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
-	env.NFT.AddOrDecide(func(conflict *nft.TakenError) error {
+	env.NFT.AddOrDecide(func(conflict *nft.ConflictError) error {
 		o := c.ownerOf(conflict.Have)
 		switch {
 		case o.rec != nil && o.rec.ContainerID == c.container:

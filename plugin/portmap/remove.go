@@ -93,7 +93,7 @@ func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record
 
 // factsOf returns the names of the portmap facts that an owner holds.
 func factsOf(r *plugin.Request, k *kernel.Kernel, o owner.Key) []string {
-	held, err := k.Records.Held(o)
+	held, err := k.Records.FactsOf(o)
 	if err != nil {
 		kernel.Warn(r, err)
 	}

@@ -104,7 +104,7 @@ func TestNodeGC(t *testing.T) {
 	n.Want("endpoints", fmt.Sprint(d.Endpoints()), "3")
 	n.dir = plugintest.Install(t, Plugins()...)
 	adding := record.OfDrivers(paths.Default().State) // an ADD locks the record in this way
-	_, err := adding.Take("net", owner.Of("net", "a", "eth0"), "cnm")
+	_, err := adding.ReadLocked("net", owner.Of("net", "a", "eth0"), "cnm")
 	must(t, err)
 	n.gc(true, 2, gc.Unsure, "an ADD or DEL is working on it", false)
 	adding.Close()

@@ -229,7 +229,7 @@ func TestGCBesideADel(t *testing.T) {
 	p := l.Pod("a", `"driver":"lab","timeout":3,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.85.0.0/24"}]]}`)
 	endpointtest.Must(t, p.Do(spec.Add))
 	del := record.OfDrivers("/var/lib/patchbay")
-	if rec, err := del.Take("net", owner.Of("net", "a", "eth0"), name); rec == nil || err != nil {
+	if rec, err := del.ReadLocked("net", owner.Of("net", "a", "eth0"), name); rec == nil || err != nil {
 		t.Fatal(rec, err)
 	}
 	endpointtest.Must(t, l.gc(p, ""))

@@ -100,7 +100,7 @@ func (d *Dir) Begin(r *plugin.Request, pluginName string, a *DriverState) error 
 // ReadLocked reads and locks the record for a DEL. If there is no record, ReadLocked returns nil. If the
 // record exists but cannot be read, torn is true.
 func (d *Dir) ReadLocked(r *plugin.Request, pluginName string) (a *DriverState, torn bool) {
-	rec, err := d.Records.Take(r.Network, r.Owner, pluginName)
+	rec, err := d.Records.ReadLocked(r.Network, r.Owner, pluginName)
 	if err == nil && rec != nil {
 		a, err = fromRecord(rec)
 	}
@@ -270,7 +270,7 @@ func (d *Dir) EndOthers(r *plugin.Request, pluginName string, end func(*DriverSt
 // claim locks another attachment's record and reads it again. If another process is working on
 // the attachment, or if the record has changed, claim returns nil.
 func (d *Dir) claim(r *plugin.Request, pluginName string, a *DriverState) *DriverState {
-	rec, ok, err := d.Records.TryTake(r.Network, a.Owner, pluginName, 0)
+	rec, ok, err := d.Records.TryReadLocked(r.Network, a.Owner, pluginName, 0)
 	if !ok {
 		return nil
 	}

@@ -69,7 +69,7 @@ func TestRealReference(t *testing.T) {
 func stand(t *testing.T, c *nft.Conn, want bool, list ...Made) {
 	t.Helper()
 	for _, m := range list {
-		if ok, err := m.Stands(c, "/proc"); ok != want || err != nil {
+		if ok, err := m.Exist(c, "/proc"); ok != want || err != nil {
 			t.Errorf("rules for %v in %s stand: %v, %v", m.addrs, m.table, ok, err)
 		}
 	}

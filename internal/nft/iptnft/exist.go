@@ -22,10 +22,10 @@ type Made struct {
 	has   func(*nft.Conn, netip.Addr) (bool, error)
 }
 
-// Stands reports whether the rules of every address exist and are reached. If the table is in
-// use in iptables-legacy, the rules may be there; then Stands returns true without looking.
+// Exist reports whether the rules of every address exist and are reached. If the table is in
+// use in iptables-legacy, the rules may be in it; then Exist returns true without a check.
 // proc is the path of procfs.
-func (m Made) Stands(c *nft.Conn, proc string) (bool, error) {
+func (m Made) Exist(c *nft.Conn, proc string) (bool, error) {
 	legacy, err := LegacyTables(proc)
 	if err != nil {
 		return false, err

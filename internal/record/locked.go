@@ -13,20 +13,20 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// Take works like Read for a caller that will remove what the record lists. It first locks the
+// ReadLocked works like Read for a caller that will remove what the record lists. It first locks the
 // record. The lock ends when the Dir is closed or the record is removed. If another process holds
-// the lock for more than a second, Take continues without it.
-func (d *Dir) Take(network string, o owner.Key, plugin string) (*Record, error) {
+// the lock for more than a second, ReadLocked continues without it.
+func (d *Dir) ReadLocked(network string, o owner.Key, plugin string) (*Record, error) {
 	if d.Guard(claim.Attachments, network) != nil {
 		return d.Read(network, o, plugin)
 	}
-	r, _, err := d.take(d.File(network, o, plugin), claim.Patience)
+	r, _, err := d.readLocked(d.File(network, o, plugin), claim.Patience)
 	return r, err
 }
 
-// TakeAll works like Take for all records of an owner, of any plugin and network. TakeAll
+// ReadAllLocked works like ReadLocked for all records of an owner, of any plugin and network. ReadAllLocked
 // skips records that cannot be read.
-func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
+func (d *Dir) ReadAllLocked(o owner.Key) (list []*Record) {
 	if !o.Valid() {
 		return nil
 	}
@@ -36,16 +36,16 @@ func (d *Dir) TakeAll(o owner.Key) (list []*Record) {
 			continue
 		}
 		network, plugin := filepath.Base(filepath.Dir(path)), filepath.Base(path)[owner.Len+1:]
-		if r, err := d.Take(network, o, plugin); r != nil && err == nil {
+		if r, err := d.ReadLocked(network, o, plugin); r != nil && err == nil {
 			list = append(list, r)
 		}
 	}
 	return list
 }
 
-// take locks and reads a record. If there is no record at first but one appears later, take locks
+// readLocked locks and reads a record. If there is no record at first but one appears later, readLocked locks
 // again, because the record belongs to a running ADD.
-func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
+func (d *Dir) readLocked(path string, wait time.Duration) (r *Record, ok bool, err error) {
 	ok, missing := d.LockExisting(path, wait)
 	if missing {
 		d.SetSeenVersion(path, claim.Version{})
@@ -59,13 +59,13 @@ func (d *Dir) take(path string, wait time.Duration) (r *Record, ok bool, err err
 	return r, ok, err
 }
 
-// TryTake works like Take for a caller that can try again later. If another process still has the
+// TryReadLocked works like ReadLocked for a caller that can try again later. If another process still has the
 // lock after wait, ok is false.
-func (d *Dir) TryTake(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
+func (d *Dir) TryReadLocked(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
 	if err := d.Guard(claim.Attachments, network); err != nil {
 		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	if r, ok, err = d.take(d.File(network, o, plugin), wait); !ok {
+	if r, ok, err = d.readLocked(d.File(network, o, plugin), wait); !ok {
 		return nil, false, nil
 	}
 	return r, true, err
