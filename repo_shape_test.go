@@ -99,13 +99,14 @@ func TestNoForksOfNetworkTools(t *testing.T) {
 // names programs only by their plugin type, except in wrap's file.
 func TestWhoStartsPrograms(t *testing.T) {
 	may := map[string]string{
-		"invoke/exec.go":         "a plugin of CNI_PATH, by its validated type, without a shell",
-		"plugin/wrap/command.go": "what wrap is for: programs the operator names in the configuration, by absolute paths, arguments as a list, without a shell",
-		"plugin/tap/selinux.go":  "this program again, under the SELinux label of the configuration",
-		"plugin/dhcp/start.go":   "patchbayd, where its package puts it",
-		"cli/run.go":             "waits for the command the user typed",
-		"cli/inside.go":          "the command the user typed",
-		"cli/again.go":           "this program again",
+		"invoke/exec.go":          "a plugin of CNI_PATH, by its validated type, without a shell",
+		"plugin/wrap/command.go":  "what wrap is for: programs the operator names in the configuration, by absolute paths, arguments as a list, without a shell",
+		"plugin/tap/selinux.go":   "this program again, under the SELinux label of the configuration",
+		"plugin/dhcp/start.go":    "patchbayd, where its package puts it",
+		"cli/run.go":              "waits for the command the user typed",
+		"cli/inside.go":           "the command the user typed",
+		"cli/again.go":            "waits for this program, run again",
+		"internal/apart/apart.go": "this program again, in new namespaces",
 
 		"daemons/cli/install.go":     "systemctl of patchbayd docker install, with fixed arguments and no shell",
 		"daemons/cli/nodeinstall.go": "patchbay install, the program beside this one",

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/apart"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -50,39 +50,20 @@ func (c *demoCommand) Execute([]string) error {
 	if c.app.getenv(demoInside) != "" {
 		return c.inside()
 	}
-	flags := uintptr(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
-	if os.Geteuid() != 0 {
-		flags |= unix.CLONE_NEWUSER
-	}
-	return c.app.reexec(demoInside, flags)
+	return c.app.reexec(demoInside, apart.Flags())
 }
 
 // noNamespaces adds to err why this machine does not allow new namespaces, and what to do.
 func (a *app) noNamespaces(err error) error {
-	read := func(key string) string {
-		data, rerr := os.ReadFile(filepath.Join(a.paths.Proc, "sys", key))
-		if rerr != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(data))
+	if hint := apart.Hint(err, a.paths.Proc); hint != "" {
+		return hinted(err, "%s", hint)
 	}
-	switch {
-	case !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENOSPC):
-		return err
-	case read("kernel/apparmor_restrict_unprivileged_userns") == "1":
-		return hinted(err, "AppArmor restricts unprivileged user namespaces here (Ubuntu 23.10 and newer): run it as root, or "+
-			"sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0")
-	case read("kernel/unprivileged_userns_clone") == "0":
-		return hinted(err, "this system forbids unprivileged user namespaces: run it as root, or sudo sysctl kernel.unprivileged_userns_clone=1")
-	case read("user/max_user_namespaces") == "0":
-		return hinted(err, "this system forbids user namespaces: run it as root, or sudo sysctl user.max_user_namespaces=10000")
-	}
-	return hinted(err, "in a container it needs the capabilities NET_ADMIN and SYS_ADMIN and no seccomp filter on unshare and mount")
+	return err
 }
 
 // inside runs the demo. This process is in the new namespaces already.
 func (c *demoCommand) inside() error {
-	if err := c.app.isInside(demoInside); err != nil {
+	if err := apart.Check(demoInside, c.app.getenv(demoInside)); err != nil {
 		return err
 	}
 	if err := privateRun(); err != nil {

@@ -7,6 +7,7 @@
 package nettest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/apart"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -33,7 +35,7 @@ func Main(m interface{ Run() int }) {
 	case fuzzes() && os.Getenv(inside) != worker: // the workers would share mounts and namespaces
 		os.Exit(reexec(worker, os.NewFile(3, "calls"), os.NewFile(4, "answers"), os.NewFile(5, "memory")))
 	}
-	if err := prepare(); err != nil {
+	if err := Prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, "nettest:", err)
 		os.Exit(1)
 	}
@@ -48,35 +50,28 @@ const worker = "worker"
 func fuzzes() bool { return slices.Contains(os.Args, "-test.fuzzworker") }
 
 func reexec(mark string, files ...*os.File) int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"="+mark)
+	cmd := apart.Command(context.Background(), os.Args[1:], inside+"="+mark, apart.Flags())
 	cmd.ExtraFiles = files
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if os.Geteuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
-	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit):
 		return exit.ExitCode()
-	case errors.Is(err, unix.EPERM):
-		fmt.Fprintf(os.Stderr, "nettest: new namespaces: %v\nnettest: hint: this system forbids unprivileged user namespaces "+
-			"(on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0); or run the tests as root\n", err)
-		return 1
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "nettest: new namespaces:", err)
+		if hint := apart.Hint(err, "/proc"); hint != "" {
+			fmt.Fprintln(os.Stderr, "nettest: hint:", hint)
+		}
 		return 1
 	}
 	return 0
 }
 
-// prepare runs in the new namespaces. It makes the mounts private, sets loopback up, and switches
-// forwarding on.
-func prepare() error {
+// Prepare runs in the new namespaces. It makes the mounts private, hides the machine's /run and /var/lib, and sets
+// loopback up.
+func Prepare() error {
 	if err := unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
