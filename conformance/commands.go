@@ -24,8 +24,7 @@ const callTime = 30 * time.Second
 
 func theWorld(ts *testscript.TestScript) *World { return ts.Value(worldKey{}).(*World) }
 
-// condition evaluates the conditions [since:V], [kind:K], [stateless], [unchecked] and [again];
-// the package comment explains them.
+// condition evaluates the conditions; the package comment explains them.
 func (s *Suite) condition(cond, version string) (bool, error) {
 	if v, ok := strings.CutPrefix(cond, "since:"); ok {
 		return spec.AtLeast(version, v), nil
@@ -40,6 +39,16 @@ func (s *Suite) condition(cond, version string) (bool, error) {
 		return s.Subject.Unchecked, nil
 	case "again":
 		return s.Subject.Again, nil
+	case "exec":
+		return s.programs(), nil
+	case "delegates":
+		return s.Subject.Kind == "interface" && s.Subject.delegate() != "", nil
+	case "ports":
+		return s.Subject.hostPort() != 0, nil
+	case "leaves":
+		return len(s.Subject.Leaves) > 0, nil
+	case "lo":
+		return s.Subject.IfName == "lo", nil
 	}
 	return false, fmt.Errorf("unknown condition %q", cond)
 }
@@ -55,13 +64,16 @@ func cmdCNI(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
 	case errors.As(err, &own):
 		ts.Fatalf("%s: %v", r.verb, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		w.suite.hung()
+		ts.Fatalf("%s did not end within %v", r.verb, w.suite.limit())
 	case err != nil && !neg && r.get("may", "") != "fail":
 		ts.Fatalf("%s failed: code %d: %v", r.verb, spec.ErrorCode(err), err)
 	case err == nil && neg:
 		ts.Fatalf("%s succeeded: %s", r.verb, out)
 	case err != nil:
-		w.err = spec.AsError(err)
-		out = []byte(w.err.Error())
+		w.err = err
+		out = []byte(err.Error())
 	}
 	_, err = ts.Stdout().Write(append(out, '\n'))
 	ts.Check(err)
@@ -73,9 +85,9 @@ type verdict struct{ err error }
 
 func (v *verdict) Error() string { return v.err.Error() }
 
-// runFor works like run, with the time limit callTime.
+// runFor works like run, with a time limit.
 func (w *World) runFor(p *place, r *request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	ctx, cancel := context.WithTimeout(context.Background(), w.suite.limit())
 	defer cancel()
 	return w.run(ctx, p, r)
 }
@@ -86,7 +98,7 @@ func (w *World) run(ctx context.Context, p *place, r *request) ([]byte, error) {
 	if err != nil {
 		return nil, &verdict{fmt.Errorf("build the request: %w", err)}
 	}
-	out, err := w.suite.Invoker.Invoke(ctx, w.suite.Subject.Type, call)
+	out, err := w.invoke(ctx, call)
 	if err != nil {
 		return nil, err
 	}
@@ -135,18 +147,25 @@ func cmdError(ts *testscript.TestScript, neg bool, args []string) {
 	if w.err == nil {
 		ts.Fatalf("there was no error")
 	}
-	if w.err.Msg == "" || w.err.Code == 0 {
-		ts.Fatalf("an error needs a code and a message: %+v", w.err)
+	e := spec.AsError(w.err)
+	if e.Msg == "" || e.Code == 0 {
+		ts.Fatalf("an error needs a code and a message: %+v", e)
 	}
 	codes := strings.Split(args[0], ",")
-	if args[0] != "any" && !slices.Contains(codes, strconv.Itoa(int(w.err.Code))) {
-		ts.Fatalf("code is %d, want %s: %v", w.err.Code, args[0], w.err)
+	if args[0] == "object" {
+		if !errors.As(w.err, new(*spec.Error)) {
+			ts.Fatalf("standard output has no error object: %v", w.err)
+		}
+		return
 	}
-	if w.broken && !strings.Contains(w.err.Error(), w.suite.BreakError) {
-		ts.Fatalf("after the damage the message is %q, want %q in it", w.err.Error(), w.suite.BreakError)
+	if args[0] != "any" && !slices.Contains(codes, strconv.Itoa(int(e.Code))) {
+		ts.Fatalf("code is %d, want %s: %v", e.Code, args[0], e)
 	}
-	if len(args) == 2 && !regexp.MustCompile(args[1]).MatchString(w.err.Error()) {
-		ts.Fatalf("message is %q, want %s", w.err.Error(), args[1])
+	if w.broken && !strings.Contains(e.Error(), w.suite.BreakError) {
+		ts.Fatalf("after the damage the message is %q, want %q in it", e.Error(), w.suite.BreakError)
+	}
+	if len(args) == 2 && !regexp.MustCompile(args[1]).MatchString(e.Error()) {
+		ts.Fatalf("message is %q, want %s", e.Error(), args[1])
 	}
 }
 
@@ -157,7 +176,7 @@ func cmdBreak(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	w.broken = true
 	if w.suite.Break != nil {
-		w.suite.Break(w.t, &p.Container)
+		w.suite.Break(w.t.(goTest).T, &p.Container)
 		return
 	}
 	switch how := w.suite.Subject.breaking(); how {
@@ -167,7 +186,7 @@ func cmdBreak(ts *testscript.TestScript, neg bool, args []string) {
 	case "prev":
 		breakPrev(p)
 	default:
-		ts.Check(damage(how, &p.Container))
+		ts.Check(w.damage(how, &p.Container))
 	}
 }
 
@@ -180,14 +199,20 @@ func breakPrev(p *place) {
 	}
 }
 
-// cmdNetNS deletes the namespace of an attachment without a DEL.
+// cmdNetNS deletes the namespace of an attachment without a DEL. After "recycle" the path of the first leads to the
+// namespace of the second.
 func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) == 0 || args[0] != "delete" {
-		ts.Fatalf("usage: netns delete [attachment]")
+	w := theWorld(ts)
+	switch {
+	case !neg && len(args) == 1 && args[0] == "recycle":
+		ts.Check(w.recycle())
+		return
+	case neg || len(args) == 0 || args[0] != "delete":
+		ts.Fatalf("usage: netns delete [attachment], or netns recycle")
 	}
-	p, err := theWorld(ts).place(strings.Join(args[1:], ""))
+	p, err := w.place(strings.Join(args[1:], ""))
 	ts.Check(err)
-	ts.Check(p.deleteNetNS())
+	ts.Check(w.deleteNetNS(p))
 }
 
 // cmdClean checks that the plugin left nothing behind.

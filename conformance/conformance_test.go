@@ -132,7 +132,8 @@ func passes(dir, name string) bool {
 func failures(t *testing.T, dir string, plugins []string) []string {
 	t.Helper()
 	newest := "-test.run=^TestPlugins$/^(" + strings.Join(plugins, "|") + ")$/^[a-z]"
-	cmd := exec.Command("/proc/self/exe", newest, "-plugins="+dir, "-settle=300ms")
+	const chance = "-test.skip=^TestPlugins$/./^(killed|together)$" // what the reference breaks only sometimes
+	cmd := exec.Command("/proc/self/exe", newest, chance, "-plugins="+dir, "-settle=300ms")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return nil
@@ -158,7 +159,7 @@ func TestSubjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range list {
-		w := &World{t: t, suite: &Suite{Subject: s}, version: "1.1.0"}
+		w := &World{t: goTest{t}, suite: &Suite{Subject: s}, version: "1.1.0"}
 		for _, second := range []bool{false, true} {
 			p := &place{second: second}
 			if _, err := w.config(p, &request{verb: "ADD", opts: map[string]string{}}); err != nil {

@@ -8,14 +8,13 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
-	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -34,6 +33,9 @@ func cmdResult(ts *testscript.TestScript, neg bool, args []string) {
 	if !spec.AtLeast(w.version, "0.3.0") {
 		return // results before 0.3.0 have no interfaces to check
 	}
+	if w.suite.Subject.Kind == "chained" {
+		ts.Check(passedOn(p))
+	}
 	ts.Check(inside(p.NetNS, func() error { return interfaceResult(p) }))
 }
 
@@ -50,6 +52,27 @@ func ipamResult(r *spec.Result) error {
 	}
 	if len(r.IPs) == 0 {
 		return fmt.Errorf("the IPAM result has no addresses")
+	}
+	return nil
+}
+
+// passedOn checks that the result of a chained plugin has the interfaces and addresses of the previous result. The
+// plugin may have changed anything else of them.
+func passedOn(p *place) error {
+	if p.prev == nil {
+		return nil
+	}
+	for _, want := range p.prev.Interfaces {
+		same := func(i spec.Interface) bool { return i.Name == want.Name && i.Sandbox == want.Sandbox }
+		if !slices.ContainsFunc(p.Result.Interfaces, same) {
+			return fmt.Errorf("the result does not pass on interface %s of prevResult", want.Name)
+		}
+	}
+	for _, want := range p.prev.IPs {
+		same := func(ip spec.IPConfig) bool { return ip.Address == want.Address }
+		if !slices.ContainsFunc(p.Result.IPs, same) {
+			return fmt.Errorf("the result does not pass on address %s of prevResult", want.Address)
+		}
 	}
 	return nil
 }
@@ -127,14 +150,13 @@ func hasAddress(r *spec.Result, ip spec.IPConfig) error {
 }
 
 // refused checks that the plugin refuses one configuration before it does any work.
-func (s Suite) refused(t *testing.T, r Refusal) {
+func (s Suite) refused(t tester, r Refusal) {
 	s.Subject.Conf = merge(s.Subject.Conf, r.Conf)
-	w := newWorld(t, &s, spec.Current)
+	w := newWorld(t, &s, s.Subject.newest())
 	req := &request{verb: spec.Add, opts: map[string]string{}}
 	if r.Args != "" {
 		req.opts["args"] = r.Args
 	}
-	before := leak.Must(t)
 	out, err := w.runFor(w.places["first"], req)
 	if err == nil {
 		t.Fatalf("accepted: %s", bytes.TrimSpace(out))
@@ -146,5 +168,7 @@ func (s Suite) refused(t *testing.T, r Refusal) {
 	if !strings.Contains(e.Error(), r.Msg) {
 		t.Errorf("message is %q, want %q in it", e.Error(), r.Msg)
 	}
-	leak.NoLeaks(t, before)
+	if left := w.Left(); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
 }

@@ -40,9 +40,11 @@ func inside(path string, fn func() error) error {
 
 // veth makes a veth pair between the host and the attachment's namespace. It returns the result
 // that an interface plugin would print for this pair. Each number leads to different addresses.
-func veth(t *testing.T, a *Container, p *Prev, number int) *spec.Result {
+func (w *World) veth(a *Container, p *Prev, number int) *spec.Result {
+	t := w.t
 	t.Helper()
 	host := a.ContainerID[:12]
+	w.diary.did("ip link add %s type veth peer name %s netns %s; ip link set %s up; ip -n %s link set %s up", host, a.IfName, a.ContainerID, host, a.ContainerID, a.IfName)
 	ns, err := vnetns.GetFromPath(a.NetNS)
 	if err != nil {
 		t.Fatal(err)
@@ -62,6 +64,9 @@ func veth(t *testing.T, a *Container, p *Prev, number int) *spec.Result {
 	if err := inside(a.NetNS, func() error { return configure(r, a, p, number) }); err != nil {
 		t.Fatalf("configure %s: %v", a.IfName, err)
 	}
+	for _, ip := range r.IPs {
+		w.diary.did("ip -n %s address add %s dev %s nodad", a.ContainerID, ip.Address, a.IfName)
+	}
 	if l, err := netlink.LinkByName(host); err == nil {
 		r.Interfaces[0].Mac = l.Attrs().HardwareAddr.String()
 	}
@@ -69,7 +74,7 @@ func veth(t *testing.T, a *Container, p *Prev, number int) *spec.Result {
 }
 
 // need skips the test if this kernel does not support the subject.
-func (s *Subject) need(t *testing.T) {
+func (s *Subject) need(t testing.TB) {
 	t.Helper()
 	if s.Needs != "" {
 		nettest.Need(t, nettest.LinkKind(s.Needs))
@@ -78,10 +83,11 @@ func (s *Subject) need(t *testing.T) {
 
 // host makes what the subject needs on the host. The master is up, has carrier and has no address.
 // At the end of the test the master must still exist.
-func (s *Subject) host(t *testing.T) {
+func (w *World) host(t testing.TB) {
 	t.Helper()
+	s := &w.suite.Subject
 	if s.Master != "" {
-		device(t, s.Master, s.Master, "pb-peer0")
+		w.device(t, s.Master, s.Master, "pb-peer0")
 		t.Cleanup(func() {
 			if _, err := netlink.LinkByName(s.Master); err != nil {
 				t.Errorf("master %s: %v", s.Master, err)
@@ -89,19 +95,23 @@ func (s *Subject) host(t *testing.T) {
 		})
 	}
 	for _, name := range s.Devices {
-		device(t, name, name+"p")
+		w.device(t, name, name+"p")
 	}
 }
 
 // device makes a veth pair on the host and sets the links in ends up. One end of the pair is name,
 // and the other end is the last of ends. If an earlier script left the device in a namespace, the
 // kernel needs some time to delete the device with that namespace.
-func device(t *testing.T, name string, ends ...string) {
+func (w *World) device(t testing.TB, name string, ends ...string) {
 	t.Helper()
 	if _, err := netlink.LinkByName(name); err == nil {
 		return
 	}
 	other := ends[len(ends)-1]
+	w.diary.did("ip link add %s type veth peer name %s", name, other)
+	for _, end := range ends {
+		w.diary.did("ip link set %s up", end)
+	}
 	if old, err := netlink.LinkByName(other); err == nil {
 		_ = netlink.LinkDel(old) // fails if the kernel has just deleted the device
 	}
@@ -157,7 +167,16 @@ func configure(r *spec.Result, a *Container, p *Prev, number int) error {
 }
 
 // damage changes an attachment so that CHECK must fail. how is a value of Subject.Break.
-func damage(how string, a *Container) error {
+func (w *World) damage(how string, a *Container) error {
+	in := "ip -n " + a.ContainerID
+	switch how {
+	case "down":
+		w.diary.did("%s link set %s down", in, a.IfName)
+	case "address":
+		w.diary.did("%s address flush dev %s scope global", in, a.IfName)
+	default:
+		w.diary.did("%s link delete %s", in, a.IfName)
+	}
 	return inside(a.NetNS, func() error {
 		link, err := netlink.LinkByName(a.IfName)
 		if err != nil {

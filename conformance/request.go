@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -45,6 +46,9 @@ func (r *request) get(key, def string) string {
 // call builds the environment of a call for an attachment.
 func (w *World) call(p *place, r *request) (*spec.Call, error) {
 	c := &spec.Call{Verb: r.verb, Path: w.suite.Path}
+	if w.stub != nil {
+		c.Path = append(c.Path[:len(c.Path):len(c.Path)], w.stub.dir)
+	}
 	if r.verb == spec.Add || r.verb == spec.Del || r.verb == spec.Check {
 		c.ContainerID = r.get("id", p.ContainerID)
 		c.IfName = r.get("ifname", p.IfName)
@@ -69,11 +73,17 @@ func (w *World) config(p *place, r *request) ([]byte, error) {
 	if r.get("conf", "") == "garbage" {
 		return []byte(`{"cniVersion": "1.1.0", "name`), nil
 	}
+	if r.get("conf", "") == "version" {
+		return json.Marshal(Object{"cniVersion": text(r.get("version", w.version))})
+	}
 	conf := merge(w.suite.Subject.Conf, nil)
 	if p.second {
 		conf = merge(conf, w.suite.Subject.Second)
 	}
 	reduce(conf, w.suite.Subject.Keep, r.get("conf", ""))
+	if ipam := w.ipam(r.get("conf", "")); ipam != "" {
+		conf["ipam"] = json.RawMessage(fmt.Sprintf(`{"type":%q}`, ipam))
+	}
 	conf["type"] = text(w.suite.Subject.Type)
 	conf["name"] = text(r.get("name", Network))
 	conf["cniVersion"] = text(r.get("version", w.version))
@@ -88,6 +98,20 @@ func (w *World) config(p *place, r *request) ([]byte, error) {
 		conf["cni.dev/valid-attachments"], conf["cni.dev/attachments"] = list, list
 	}
 	return json.Marshal(conf)
+}
+
+// ipam returns the type of the IPAM plugin of a call, if it is another than the subject's: the suite's own, one that does
+// not exist ("lost"), or the suite's own by a path that leads out of CNI_PATH ("escape").
+func (w *World) ipam(conf string) string {
+	switch {
+	case conf == "lost":
+		return "no-such-ipam"
+	case w.stub == nil:
+		return ""
+	case conf == "escape":
+		return "../" + filepath.Base(w.stub.dir) + "/" + stubType
+	}
+	return stubType
 }
 
 // reduce changes the ADD's configuration in the way that kind names ("bare", "wrong").
@@ -105,7 +129,7 @@ func reduce(conf Object, keep []string, kind string) {
 			conf[key] = json.RawMessage(`{"of":["the","wrong","type"]}`)
 		}
 	}
-	if kind != "" && ipam.Type != "" {
+	if (kind == "bare" || kind == "wrong") && ipam.Type != "" {
 		conf["ipam"] = json.RawMessage(fmt.Sprintf(`{"type":%q}`, ipam.Type))
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Subject describes the plugin that the suite tests.
@@ -28,6 +30,8 @@ type Subject struct {
 	Args       string `json:"args,omitempty"`       // CNI_ARGS
 	IfName     string `json:"ifname,omitempty"`     // default eth0
 	MinVersion string `json:"minVersion,omitempty"` // oldest version that the plugin supports; default 0.1.0
+
+	MaxVersion string `json:"maxVersion,omitempty"` // newest version that the plugin supports; default the suite's newest
 
 	// Prev describes what the suite prepares for a chained plugin: a veth pair in the container
 	// with these addresses.
@@ -59,6 +63,9 @@ type Subject struct {
 	// Leaves lists objects that DEL may leave on the host, because the kernel deletes them with the
 	// interface. Each entry is the beginning of a line that "clean" prints.
 	Leaves []string `json:"leaves,omitempty"`
+
+	// State are directories, besides those of CNI's own programs, in which the plugin keeps files of an attachment.
+	State []string `json:"state,omitempty"`
 
 	// Stateless means that an ADD changes nothing on the node.
 	Stateless bool `json:"stateless,omitempty"`
@@ -92,13 +99,13 @@ type Refusal struct {
 }
 
 // Contract returns the scripts.
-func Contract() fs.FS { return sub(contract, "contract") }
+func Contract() fs.FS { return subdirectory(contract, "contract") }
 
 // Subjects returns the descriptions of the plugins that this package knows. Each is a JSON
 // file.
-func Subjects() fs.FS { return sub(subjects, "subjects") }
+func Subjects() fs.FS { return subdirectory(subjects, "subjects") }
 
-func sub(f fs.FS, dir string) fs.FS {
+func subdirectory(f fs.FS, dir string) fs.FS {
 	s, err := fs.Sub(f, dir)
 	if err != nil {
 		panic(err) // the path is constant and valid, so this cannot fail
@@ -165,6 +172,28 @@ func (s *Subject) minVersion() string {
 		return "0.3.0"
 	}
 	return "0.1.0"
+}
+
+// newest returns the newest version at which the suite runs.
+func (s *Subject) newest() string {
+	if s.MaxVersion == "" || spec.AtLeast(s.MaxVersion, spec.Current) {
+		return spec.Current
+	}
+	return s.MaxVersion
+}
+
+// older returns the other versions that the plugin supports.
+func (s *Subject) older() []string {
+	return slices.DeleteFunc(spec.VersionsFrom(s.minVersion()), func(v string) bool { return spec.AtLeast(v, s.newest()) })
+}
+
+// delegate returns the type of the IPAM plugin that the configuration names.
+func (s *Subject) delegate() string {
+	var ipam struct {
+		Type string `json:"type"`
+	}
+	_ = json.Unmarshal(s.Conf["ipam"], &ipam) // a configuration may have another ipam, or none
+	return ipam.Type
 }
 
 // merge returns base with the keys of over added. A null in over removes the key.

@@ -29,13 +29,17 @@ type worldKey struct{}
 // World is the state of one script: two attachments, each in a new namespace. A Go test can do
 // with its methods what a script does with commands.
 type World struct {
-	t       *testing.T
+	t       tester
 	suite   *Suite
 	version string
 	places  map[string]*place
-	before  leak.State  // state of host and files when the script began
-	err     *spec.Error // error of the last call, if it failed
-	broken  bool        // the script used the command break
+	before  leak.State // state of host and files when the script began
+	err     error      // of the last call, if it failed
+	broken  bool       // the script used the command break
+	stub    *stub      // the IPAM plugin that the script put in the place of the subject's
+	diary   diary
+
+	neighbours *neighbours // after the command of this name
 }
 
 // place is an attachment and what existed before the plugin ran.
@@ -47,8 +51,8 @@ type place struct {
 	inside  leak.State // state of the namespace before the plugin ran
 }
 
-// World makes the two attachments of a script. It uses the newest version of the specification.
-func (s Suite) World(t *testing.T) *World { return newWorld(t, &s, spec.Current) }
+// World makes the two attachments of a script. It uses the newest version of the specification that the subject supports.
+func (s Suite) World(t *testing.T) *World { return newWorld(goTest{t}, &s, s.Subject.newest()) }
 
 // Call calls the plugin as "cni VERB" does in a script, with the words that follow the verb there, such as
 // "at=second". Without words it calls the plugin for the first attachment.
@@ -64,23 +68,30 @@ func (w *World) Call(ctx context.Context, verb spec.Verb, words ...string) ([]by
 	return w.run(ctx, p, r)
 }
 
+// callFirst calls the plugin for the first attachment, with a time limit.
+func (w *World) callFirst(verb spec.Verb) ([]byte, error) {
+	return w.runFor(w.places["first"], &request{verb: verb})
+}
+
 // Attachment returns the first attachment.
 func (w *World) Attachment() *Container { return &w.places["first"].Container }
 
 // DeleteNetNS deletes the namespace of the first attachment, as "netns delete" does in a script.
-func (w *World) DeleteNetNS() error { return w.places["first"].deleteNetNS() }
+func (w *World) DeleteNetNS() error { return w.deleteNetNS(w.places["first"]) }
 
-func (p *place) deleteNetNS() error {
+func (w *World) deleteNetNS(p *place) error {
+	w.diary.did("ip netns delete %s", p.ContainerID)
 	p.deleted = true
 	return netns.Delete(p.NetNS)
 }
 
-// Recycle deletes the namespace of the first attachment, and gives its path to the namespace of the second.
-func (w *World) Recycle() error {
+// recycle deletes the namespace of the first attachment, and gives its path to the namespace of the second.
+func (w *World) recycle() error {
 	first, second := w.places["first"], w.places["second"]
-	if err := first.deleteNetNS(); err != nil {
+	if err := w.deleteNetNS(first); err != nil {
 		return err
 	}
+	w.diary.did("touch %s; mount --bind %s %s", first.NetNS, second.NetNS, first.NetNS)
 	if err := os.WriteFile(first.NetNS, nil, 0o600); err != nil {
 		return err
 	}
@@ -102,14 +113,16 @@ func (w *World) Left() string {
 }
 
 // newWorld makes the namespaces. Everything that Prepare makes counts as being there at the start.
-func newWorld(t *testing.T, s *Suite, version string) *World {
+func newWorld(t tester, s *Suite, version string) *World {
 	s.Subject.need(t)
-	s.Subject.host(t)
 	w := &World{t: t, suite: s, version: version, places: map[string]*place{}}
+	t.begins(w)
+	w.host(t)
 	for i, name := range []string{"first", "second"} {
 		id := "pbt" + strings.ToLower(rand.Text()[:12])
 		p := &place{second: i == 1}
 		p.Container = Container{ContainerID: id, NetNS: nettest.NewNS(t, id), IfName: cmp.Or(s.Subject.IfName, "eth0")}
+		w.diary.did("ip netns add %s", id)
 		w.prepare(p, i)
 		inside, err := stateIn(p.NetNS)
 		if err != nil {
@@ -118,17 +131,34 @@ func newWorld(t *testing.T, s *Suite, version string) *World {
 		p.inside = inside
 		w.places[name] = p
 	}
-	w.before = leak.Must(t)
+	if err := w.begin(); err != nil {
+		t.Fatal(err)
+	}
 	return w
+}
+
+// begin stores the state of the host. What exists now is not left by the plugin.
+func (w *World) begin() (err error) {
+	w.before, err = w.readState()
+	return err
+}
+
+// readState reads the state of the host, and the files in which the plugin may keep state.
+func (w *World) readState() (leak.State, error) {
+	dirs := w.suite.dirs
+	if dirs == nil {
+		dirs = leak.Dirs()
+	}
+	return leak.Take(append(dirs[:len(dirs):len(dirs)], w.suite.Subject.State...)...)
 }
 
 func (w *World) prepare(p *place, number int) {
 	s := w.suite
 	switch {
 	case s.Prepare != nil:
-		p.prev = s.Prepare(w.t, &p.Container)
+		p.prev = s.Prepare(w.t.(goTest).T, &p.Container)
 	case s.Subject.Prev != nil:
-		p.prev = veth(w.t, &p.Container, s.Subject.Prev, number)
+		p.prev = w.veth(&p.Container, s.Subject.Prev, number)
 	}
 }
 
@@ -149,7 +179,7 @@ var settleTime = 30 * time.Second
 // settle calls leftovers until it returns nothing but files, or until settleTime is over. It does not
 // wait for files, because the kernel does not delete them.
 func (w *World) settle() (leak.State, error) {
-	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(cmp.Or(w.suite.settle, settleTime)); ; time.Sleep(10 * time.Millisecond) {
 		leftovers, err := w.leftovers()
 		if err != nil || len(leftovers) == len(leftovers.Of("file")) || time.Now().After(end) {
 			return leftovers, err
@@ -173,7 +203,7 @@ func (w *World) Close() {
 // leftovers lists what the host and the namespaces have now and did not have at the start. It omits
 // what remains with the network by design.
 func (w *World) leftovers() (leak.State, error) {
-	now, err := leak.Take()
+	now, err := w.readState()
 	if err != nil {
 		return nil, err
 	}

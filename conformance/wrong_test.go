@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/test/reftest"
@@ -34,6 +35,7 @@ type wrongPlugin struct {
 // right is the right plugin behind a wrong one.
 type right struct {
 	invoke.Invoker
+	mu    sync.Mutex // of what follows
 	ctx   context.Context
 	name  string
 	added []*spec.Call // the ADDs that succeeded
@@ -42,6 +44,8 @@ type right struct {
 
 func (p *right) do(call *spec.Call) ([]byte, error) {
 	out, err := p.Invoke(p.ctx, p.name, call)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if err == nil && call.Verb == spec.Add {
 		p.added = append(p.added, call)
 	}
@@ -62,10 +66,15 @@ type wrongInvoker struct {
 }
 
 func (w *wrongInvoker) Invoke(ctx context.Context, name string, call *spec.Call) ([]byte, error) {
+	w.mu.Lock()
 	w.ctx, w.name = ctx, name
 	w.calls[call.Verb]++
+	w.mu.Unlock()
 	return w.answer(&w.right, call)
 }
+
+// Around returns the right plugin's invoker: a wrong plugin is a program if the right one is.
+func (w *wrongInvoker) Around() invoke.Invoker { return w.Invoker }
 
 // TestWrongPlugin is the test that TestWrongPlugins runs in a process of its own.
 func TestWrongPlugin(t *testing.T) {
@@ -77,7 +86,7 @@ func TestWrongPlugin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inv := &wrongInvoker{right{Invoker: &invoke.Exec{Stderr: testLog{t}}, calls: map[spec.Verb]int{}}, w.answer}
+		inv := &wrongInvoker{right: right{Invoker: &invoke.Exec{Stderr: testLog{t}}, calls: map[spec.Verb]int{}}, answer: w.answer}
 		Suite{Subject: *s, Invoker: inv, Path: []string{*pluginsDir}}.Run(t)
 	}
 }

@@ -5,10 +5,19 @@ package conformance
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -73,7 +82,7 @@ func gone(_ *right, call *spec.Call) bool {
 
 // wrongPlugins returns a wrong plugin for each rule.
 func wrongPlugins() []wrongPlugin {
-	return append(append(wrongResults(), wrongRemovals()...), wrongRefusals()...)
+	return slices.Concat(wrongResults(), wrongRemovals(), wrongRefusals(), wrongDelegations(), wrongForUsers())
 }
 
 // wrongResults break the rules about answers.
@@ -125,6 +134,9 @@ func wrongResults() []wrongPlugin {
 			}
 			return out, err
 		})},
+		{"an address before that is lost", "tuning", "life", "does not pass on address 10.93.0.2/24", on(spec.Add, prints(`(?s)"ips":.*?\]`, `"ips": []`))},
+		{"an interface before that is lost", "tuning", "life", "does not pass on interface eth0", on(spec.Add, prints(name, `"name": "eth7"`))},
+		{"a VERSION that wants a network", "host-local", "version-input", "VERSION failed", on(spec.Version, refuses(func(_ *right, call *spec.Call) bool { return !has(call, `"name"`) }))},
 		{"an ADD that replaces the first", "host-local", "add-again", "ADD succeeded", on(spec.Add, func(p *right, call *spec.Call) ([]byte, error) {
 			if p.calls[spec.Add] > 1 {
 				_, _ = p.as(spec.Del, call) // the ADD fails if this does
@@ -163,6 +175,12 @@ func wrongRemovals() []wrongPlugin {
 			return nil, errors.New("wrong configuration")
 		})},
 		{"a DEL of all attachments", "host-local", "two", "CHECK failed", everybody},
+		{"a DEL of all interfaces", "host-local", "del-other-ifname", "CHECK failed", everybody},
+		{"a DEL of all networks", "host-local", "del-other-network", "CHECK failed", everybody},
+		{"a DEL of whom the path leads to", "host-local", "del-recycled", "CHECK failed", everybody},
+		{"a GC of all networks", "host-local", "gc-other-network", "CHECK failed", on(spec.GC, sends(func(c *spec.Call) {
+			c.Config = bytes.Replace(c.Config, []byte(`"other"`), []byte(`"`+Network+`"`), 1)
+		}))},
 		{"a GC that does nothing", "host-local", "gc", "left behind:", on(spec.GC, idle)},
 		{"a GC that fails if there is nothing", "host-local", "gc-all", "GC failed", on(spec.GC, refuses(func(p *right, _ *spec.Call) bool { return p.calls[spec.GC] > 1 }))},
 		{"a GC that needs no list", "host-local", "gc-unlisted", "CHECK failed", on(spec.GC, sends(func(c *spec.Call) {
@@ -184,6 +202,14 @@ func wrongRefusals() []wrongPlugin {
 		return out, err
 	}
 	return []wrongPlugin{
+		{"an error without an object", "host-local", "error-object", "has no error object", func(p *right, call *spec.Call) ([]byte, error) {
+			out, err := p.do(call)
+			if err != nil {
+				err = errors.New(err.Error())
+			}
+			return out, err
+		}},
+		{"an interface in the way", "macvlan", "add-occupied", "ADD succeeded", on(spec.Add, accepts)},
 		{"torn JSON", "host-local", "refuse-config", "ADD succeeded", on(spec.Add, accepts)},
 		{"torn JSON with another code", "host-local", "refuse-config", "code is 199, want 6", coded},
 		{"a call without a container", "host-local", "refuse-environment", "ADD succeeded", on(spec.Add, accepts)},
@@ -211,4 +237,90 @@ func wrongRefusals() []wrongPlugin {
 			return p.do(call)
 		})},
 	}
+}
+
+// wrongDelegations break the rules about a plugin that calls an IPAM plugin.
+func wrongDelegations() []wrongPlugin {
+	second := func(fn answerFunc) answerFunc { // the first DEL comes before the suite's IPAM plugin
+		return func(p *right, call *spec.Call) ([]byte, error) {
+			if p.calls[spec.Del] < 2 {
+				return p.do(call)
+			}
+			return fn(p, call)
+		}
+	}
+	return []wrongPlugin{
+		{"a DEL without the IPAM plugin", "macvlan", "delegate", "did not call its IPAM plugin with DEL", on(spec.Del, second(idle))},
+		{"a part of the configuration", "macvlan", "delegate", "did not get the complete configuration", sends(func(c *spec.Call) {
+			c.Config = bytes.Replace(c.Config, []byte(`"name":"`+Network+`"`), []byte(`"name":"part"`), 1)
+		})},
+		{"another container for the IPAM plugin", "macvlan", "delegate", "did not get the variables of the call", on(spec.Del, second(sends(func(c *spec.Call) { c.ContainerID += "x" })))},
+		{"an ADD without an address", "macvlan", "delegate-add-fails", "ADD succeeded", on(spec.Add, func(p *right, call *spec.Call) ([]byte, error) {
+			_, _ = p.do(call)
+			return []byte(`{"cniVersion": "1.1.0"}`), nil
+		})},
+		{"a CHECK that asks nobody", "macvlan", "delegate-fails", "CHECK succeeded", on(spec.Check, idle)},
+		{"a GC that asks nobody", "macvlan", "delegate-gc", "did not call its IPAM plugin with GC", on(spec.GC, idle)},
+		{"a STATUS that asks nobody", "macvlan", "delegate-status", "did not call its IPAM plugin with STATUS", on(spec.Status, idle)},
+		{"a STATUS that knows nothing", "macvlan", "status-lost", "STATUS succeeded", on(spec.Status, idle)},
+		{"a path to the IPAM plugin", "macvlan", "delegate-path", "ADD succeeded", on(spec.Add, sends(func(c *spec.Call) {
+			c.Config = regexp.MustCompile(`"type":"\.\./[^/]*/`).ReplaceAll(c.Config, []byte(`"type":"`))
+		}))},
+	}
+}
+
+// wrongForUsers break the rules that no specification has, and the one about calls at the same time.
+func wrongForUsers() []wrongPlugin {
+	var alone sync.Mutex
+	return []wrongPlugin{
+		{"one at a time", "host-local", "together", "two calls of ADD at the same time", func(p *right, call *spec.Call) ([]byte, error) {
+			if !alone.TryLock() {
+				return nil, errors.New("another call runs")
+			}
+			defer alone.Unlock()
+			time.Sleep(20 * time.Millisecond)
+			return p.do(call)
+		}},
+		{"one address for all", "host-local", "together", "both attachments have the address 10.99.0.7", on(spec.Add, prints(`10\.99\.0\.\d+/24`, "10.99.0.7/24"))},
+		{"nothing is removed after a kill", "host-local", "killed", "ADD was killed 6 times", func(p *right, call *spec.Call) ([]byte, error) {
+			if call.Verb == spec.GC || call.Verb == spec.Del && p.calls[spec.Del] > 1 {
+				return nil, nil
+			}
+			return p.do(call)
+		}},
+		{"a DEL that fails after a kill", "host-local", "killed", "then DEL failed", on(spec.Del, refuses(func(p *right, _ *spec.Call) bool { return p.calls[spec.Del] > 1 }))},
+		{"a port of every address", "portmap", "ports-elsewhere", "does not reach 203.0.113.2:18080 through the host", on(spec.Add, func(p *right, call *spec.Call) ([]byte, error) {
+			out, err := p.do(call)
+			return out, errors.Join(err, takeEverywhere(18080))
+		})},
+		{"a DEL that wants its files whole", "host-local", "torn", "DEL failed", on(spec.Del, refuses(func(p *right, _ *spec.Call) bool { return p.calls[spec.Add] == 1 }))},
+		{"a link that believes a container", "bridge", "no-router", "believes router advertisements: accept_ra is 2", on(spec.Add, func(p *right, call *spec.Call) ([]byte, error) {
+			out, err := p.do(call)
+			files, _ := filepath.Glob("/proc/sys/net/ipv6/conf/*/accept_ra") // a valid pattern
+			for _, file := range files {
+				err = errors.Join(err, os.WriteFile(file, []byte("2"), 0))
+			}
+			return out, err
+		})},
+	}
+}
+
+// takeEverywhere sends what comes to a port of any address to a container, as portmap did before CVE-2025-67499 was
+// found.
+func takeEverywhere(port uint16) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "everywhere"})
+	chain := c.AddChain(&nftables.Chain{
+		Name: "prerouting", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest,
+	})
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
+		&expr.Immediate{Register: 1, Data: []byte{10, 95, 0, 2}},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+	}})
+	return c.Flush()
 }

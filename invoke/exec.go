@@ -29,6 +29,10 @@ type Exec struct {
 	Stderr io.Writer // nil means os.Stderr
 	Base   []string  // environment of each plugin, a list of K=V; nil means that of this process
 	Env    []string  // K=V entries added to each plugin's environment
+
+	// Saw, if set, gets what each program printed and how it ended, before Exec judges that. One Exec may run
+	// several programs at once.
+	Saw func(path string, stdout, stderr []byte, err error)
 }
 
 // If a program is being replaced ("text file busy"), Exec tries to start it busyTries times
@@ -55,6 +59,9 @@ func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, e
 		cmd := e.command(ctx, path, call)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()
+		if e.Saw != nil {
+			e.Saw(path, stdout.data, stderr.data, err)
+		}
 		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // ErrWaitDelay: the plugin succeeded, but a child holds its pipes open
 			if len(stderr.data) > 0 {
 				_, _ = e.stderr().Write(stderr.data) // the plugin succeeded, even if this write fails

@@ -18,8 +18,8 @@
 // the specification. It runs a few of them as a program too (the test binary, started under the
 // plugin's name), and all of them if the environment variable PATCHBAY_DRAW is "all". In process it
 // adds tests that only Go can do: a fault at every Session.Fault step of ADD, a cancelled context,
-// refusal of broken input without a panic, a DEL whose path leads to another container, the mark that the
-// plugin declares, and a count of goroutines and file descriptors. It also lets system calls of DEL and GC fail (internal/test/nettest/fault).
+// refusal of broken input without a panic, the mark that the plugin declares, and a count of goroutines and file
+// descriptors. It also lets system calls of DEL and GC fail (internal/test/nettest/fault).
 package plugintest
 
 import (
@@ -128,7 +128,6 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 	}
 	if !c.Stateless {
 		t.Run("removal faults", func(t *testing.T) { c.removalFaults(t, p, inProcess) })
-		t.Run("recycled", func(t *testing.T) { c.recycled(t, inProcess) })
 	}
 	if p.Marked {
 		t.Run("marked", func(t *testing.T) { c.marked(t, inProcess) })
@@ -207,33 +206,6 @@ func (c *Case) cancelled(t *testing.T, inv invoke.Invoker) {
 	}
 	if left := w.Left(); len(left) > 0 {
 		t.Errorf("DEL after a cancelled one left behind:\n%s", left)
-	}
-}
-
-// recycled checks that a late DEL leaves another container alone, whose namespace has the path by now: a runtime
-// may give a path again, and for /proc/PID/ns/net the kernel does. A plugin that keeps nothing cannot know.
-func (c *Case) recycled(t *testing.T, inv invoke.Invoker) {
-	w := c.suite(inv, nil).World(t)
-	defer w.Close()
-	for _, at := range []string{"at=first", "at=second"} {
-		if _, err := w.Call(t.Context(), spec.Add, at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Recycle(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Call(t.Context(), spec.Del); err != nil {
-		t.Errorf("DEL whose path leads to another container: %v", err)
-	}
-	if _, err := w.Call(t.Context(), spec.Check, "at=second"); err != nil {
-		t.Errorf("a DEL whose path leads to another container changed that container: %v", err)
-	}
-	if _, err := w.Call(t.Context(), spec.Del, "at=second"); err != nil {
-		t.Error(err)
-	}
-	if left := w.Left(); len(left) > 0 {
-		t.Errorf("left behind:\n%s", left)
 	}
 }
 

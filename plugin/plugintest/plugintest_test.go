@@ -32,7 +32,7 @@ func files() *plugin.Plugin {
 }
 
 func fileOf(r *plugin.Request, o owner.Key) string {
-	return filepath.Join(r.Session.Paths.Run, "files", string(o))
+	return filepath.Join(r.Session.Paths.Run, "files", r.Network, string(o))
 }
 
 func filesAdd(_ context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -54,7 +54,7 @@ func filesAdd(_ context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := r.Step("answer"); err != nil {
 		return nil, err
 	}
-	return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.9.9.9/24")}}}, nil
+	return &spec.Result{IPs: []spec.IPConfig{{Address: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, r.Owner[0], r.Owner[1], r.Owner[2]}), 24)}}}, nil
 }
 
 func filesDel(_ context.Context, r *plugin.Request) error {

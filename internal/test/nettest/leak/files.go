@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -48,6 +49,7 @@ func files(dirs []string) (State, error) {
 //     never deletes them and deployments rely on it)
 //   - our table with its sets, chains and static rules, its schema number,
 //     and the numbers of its network policies; never another element
+//   - the tables and chains that every iptables has, which the first rule makes
 //   - host-local's lock and last reserved address, and the address index
 //   - locks, the kernel probe's answer and the records of bridges and forwarding
 //     under our run directory
@@ -67,9 +69,17 @@ func Standing(line string) bool {
 // standingNft checks the words after "nft": kind, family, table, name.
 func standingNft(w []string) bool {
 	if w[2] != "patchbay" {
-		return false
+		return ofIptables(w)
 	}
 	return w[0] != "element" || w[3] == "schema" || w[3] == "policies"
+}
+
+// ofIptables reports whether an object is a table of iptables-nft, or one of that table's own chains.
+func ofIptables(w []string) bool {
+	if w[1] != "ip" && w[1] != "ip6" || !slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, w[2]) {
+		return false
+	}
+	return w[0] == "table" || w[0] == "chain" && slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, w[3])
 }
 
 // standingFile decides by the file's name, because no state of an attachment has such a name.
