@@ -17,7 +17,7 @@ OK       = echo "make: $@: ok, $$(($$(date +%s) - $(BEGAN))) s" >&2
 .NOTPARALLEL:
 .PHONY: build test test-all test-rest setup unit podman lint draws race e2e test-kernel fuzz bench install nightly demo image release
 
-build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are released
+build: ## bin/patchbay, bin/patchbayd, bin/patchbay-cnm and bin/patchbay-conformance: static, as they are released
 	scripts/build bin
 
 test: setup unit $(if $(ROOT),podman) ## what a contributor runs, in minutes

@@ -9,16 +9,14 @@ require (
 	github.com/google/nftables v0.3.0
 	github.com/jessevdk/go-flags v1.6.1
 	github.com/mdlayher/netlink v1.11.2
+	github.com/rogpeppe/go-internal v1.16.0
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/sys v0.49.0
 )
 
 // Tests only.
-require (
-	github.com/google/go-cmp v0.7.0
-	github.com/rogpeppe/go-internal v1.16.0
-)
+require github.com/google/go-cmp v0.7.0
 
 // What those need.
 require (

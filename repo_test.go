@@ -161,7 +161,7 @@ var layers = []struct {
 	{"plugin/policy", []string{"plugin", "internal/kernel", "plugin/plugintest", "internal/policy", "internal/policy/enforce", "internal/policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
 	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "internal/kernel", "internal/endpoint", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},
 	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},
-	{"conformance/...", []string{"spec", "invoke", "netns", "internal/nl", "internal/test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
+	{"conformance/...", []string{"spec", "invoke", "netns", "internal/apart", "internal/nl", "internal/terminal", "internal/test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
 	{"daemons/cnm", nil, "the protocol of Docker's drivers stands alone"},
 	{"daemons/cnm/...", []string{"daemons/cnm", "daemons/cnm/...", "plugin", "internal/kernel", "internal/endpoint", "spec", "netns", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
 	{"daemons/dhcp/...", []string{"chain", "spec", "netns", "internal/...", "daemons/dhcp/..."}, "the keeper of leases knows no plugin"},
@@ -183,6 +183,7 @@ var layers = []struct {
 	{"daemons/test/...", []string{"..."}, "a test may use everything"},
 	{"daemons/cmd/...", []string{"daemons/cli/...", "daemons/cnm/...", "cli", "plugin", "internal/..."}, "a program is its command line, or its plugins"},
 	{"test/...", []string{"..."}, "a test may use everything"},
+	{"cmd/patchbay-conformance", []string{"conformance/command"}, "a program is its command line"},
 	{"cmd/...", []string{"cli/...", "plugin", "plugin/all", "plugin/dhcp", "spec", "internal/..."}, "a program is its command line, or its plugins"},
 	{"examples/...", []string{"chain", "invoke", "plugin/...", "spec", "netns"}, "what a user of the library may import"},
 }

@@ -1,0 +1,265 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/conformance/report"
+)
+
+const initLong = `Call a plugin in new namespaces, and print what it is as a subject: the file with
+which run calls it. Read it, and add configurations that the plugin must refuse.`
+
+const runLong = `Run every rule on one plugin, or on each plugin of a directory. The configuration is a
+subject (see init) or a network configuration with the plugin in it. Without one, the
+suite knows the reference plugins. With --dir, --config is a directory of subjects.`
+
+// which names a program and its configuration.
+type which struct {
+	Plugin string   `long:"plugin" value-name:"FILE" description:"the program"`
+	Config string   `long:"config" value-name:"FILE" description:"a subject, or a network configuration"`
+	Path   []string `long:"path" value-name:"DIR" description:"a directory of plugins that the plugin calls; by default those of CNI_PATH"`
+}
+
+// target finds the program.
+func (w *which) target() (target, error) {
+	file, err := filepath.Abs(w.Plugin)
+	if err != nil {
+		return target{}, err
+	}
+	if fi, err := os.Stat(file); err != nil || !fi.Mode().IsRegular() {
+		return target{}, usage("", "%s is no program: %v", w.Plugin, cmp.Or(err, errors.New("it is no file")))
+	}
+	s, complete, err := read(w.Config, filepath.Base(file))
+	return target{file, s, complete}, err
+}
+
+// path is the plugins' CNI_PATH.
+func (w *which) path(dir string) []string {
+	more := w.Path
+	if len(more) == 0 {
+		more = filepath.SplitList(os.Getenv("CNI_PATH"))
+	}
+	path := []string{dir}
+	for _, d := range more {
+		if abs, err := filepath.Abs(d); err == nil && !slices.Contains(path, abs) {
+			path = append(path, abs)
+		}
+	}
+	return path
+}
+
+// initCommand prints a subject.
+type initCommand struct {
+	app *app
+	which
+}
+
+// Execute asks the plugin.
+func (c *initCommand) Execute([]string) error {
+	if c.Plugin == "" {
+		return usage("", "init needs --plugin FILE")
+	}
+	t, err := c.target()
+	if err != nil {
+		return err
+	}
+	out, err := c.app.do(job{Subject: t.subject, Path: c.path(filepath.Dir(t.file)), Ask: true})
+	for _, line := range out.Said {
+		fmt.Fprintf(c.app.stderr, "%s: %s\n", t.subject.Type, line) //nolint:errcheck // nobody reads
+	}
+	if err != nil {
+		return err
+	}
+	return printJSON(c.app.stdout, out.Subject)
+}
+
+// runCommand runs the rules.
+type runCommand struct {
+	app *app
+	which
+	Dir   string   `long:"dir" value-name:"DIR" description:"test every plugin in this directory"`
+	Rule  []string `long:"rule" value-name:"NAME" description:"run only this rule (may be repeated)"`
+	Level string   `long:"level" choice:"must" choice:"should" choice:"all" default:"all" description:"the rules that count for the exit status"`
+	JSON  string   `long:"json" value-name:"FILE" description:"write a report as JSON (- is standard output)"`
+	JUnit string   `long:"junit" value-name:"FILE" description:"write a report as JUnit's XML"`
+	HTML  string   `long:"html" value-name:"FILE" description:"write a report as one HTML page"`
+}
+
+// Execute runs the rules on each plugin.
+func (c *runCommand) Execute([]string) error {
+	if (c.Plugin == "") == (c.Dir == "") {
+		return usage("", "run needs either --plugin FILE or --dir DIR")
+	}
+	list, unknown, err := c.targets()
+	if err != nil {
+		return err
+	}
+	text := report.Text{W: c.app.stdout}
+	if c.JSON == "-" {
+		text.W = io.Discard
+	}
+	var all []report.Plugin
+	for _, t := range list {
+		p, err := c.one(t, &text)
+		if err != nil {
+			return err
+		}
+		all = append(all, p)
+	}
+	text.End(all, unknown)
+	return errors.Join(c.write(all), c.judge(all))
+}
+
+func (c *runCommand) targets() ([]target, []string, error) {
+	if c.Dir == "" {
+		t, err := c.target()
+		return []target{t}, nil, err
+	}
+	list, unknown, err := targets(c.Dir, c.Config)
+	if err == nil && len(list) == 0 {
+		err = usage("--config DIR names a directory of subjects", "%s has no plugin that the suite knows", c.Dir)
+	}
+	return list, unknown, err
+}
+
+// one runs the rules on one plugin.
+func (c *runCommand) one(t target, text *report.Text) (report.Plugin, error) {
+	file, err := filepath.Abs(t.file)
+	if err != nil {
+		return report.Plugin{}, err
+	}
+	p := report.Plugin{File: file, Subject: t.subject}
+	path, begun := c.path(filepath.Dir(file)), time.Now()
+	if !t.complete {
+		out, err := c.app.do(job{Subject: t.subject, Path: path, Ask: true})
+		if err != nil {
+			return p, err
+		}
+		p.Subject, p.Said = out.Subject, out.Said
+	}
+	p.Name = cmp.Or(p.Subject.Name, p.Subject.Type)
+	text.Begin(p)
+	p.Findings, err = c.check(p.Subject, path)
+	for _, o := range p.Outcomes {
+		text.Outcome(o)
+	}
+	p.Milliseconds = time.Since(begun).Milliseconds()
+	return p, err
+}
+
+// slow is how long the ADD of a plugin takes whose rules run in several processes at once. Such a plugin waits, for
+// example for IPv6, and a whole run would take minutes. Faster plugins have one process: if they keep state where the suite
+// does not look, such as in /tmp, several would meet there.
+const slow, processes = 500 * time.Millisecond, 4
+
+// check runs the rules.
+func (c *runCommand) check(s conformance.Subject, path []string) (f conformance.Findings, err error) {
+	names, err := c.rules(s)
+	if err != nil {
+		return f, err
+	}
+	first := 1 // says how slow the plugin is
+	out, err := c.app.do(job{Subject: s, Path: path, Only: names[:first]})
+	if err != nil {
+		return f, err
+	}
+	f, names = out.Findings, names[first:]
+	parts := make([][]string, 1)
+	if f.FirstADD > slow && len(s.State) == 0 {
+		parts = make([][]string, processes)
+	}
+	for i, name := range names {
+		parts[i%len(parts)] = append(parts[i%len(parts)], name)
+	}
+	found, errs := make([]answer, len(parts)), make([]error, len(parts))
+	var running sync.WaitGroup
+	for i, part := range parts {
+		if len(part) > 0 {
+			running.Go(func() { found[i], errs[i] = c.app.do(job{Subject: s, Path: path, Only: part}) })
+		}
+	}
+	running.Wait()
+	for _, more := range found {
+		f.Outcomes = append(f.Outcomes, more.Outcomes...)
+	}
+	slices.SortStableFunc(f.Outcomes, func(a, b conformance.Outcome) int { return cmp.Compare(a.Rule.Name, b.Rule.Name) })
+	f.Outcomes = slices.CompactFunc(f.Outcomes, func(a, b conformance.Outcome) bool { // each process says that nothing can be tested
+		return a.Rule.Name == b.Rule.Name && a.Version == b.Version
+	})
+	return f, errors.Join(errs...)
+}
+
+// rules returns the names of the rules to run.
+func (c *runCommand) rules(s conformance.Subject) (names []string, err error) {
+	rules, err := conformance.Rules(conformance.Contract())
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		names = append(names, r.Name)
+	}
+	for _, r := range s.Refused {
+		names = append(names, "refused "+r.About)
+	}
+	for _, name := range c.Rule {
+		if !slices.Contains(names, name) {
+			return nil, usage(program+" list prints the rules", "no rule is named %q", name)
+		}
+	}
+	if c.Rule != nil {
+		names = c.Rule
+	}
+	return names, nil
+}
+
+// write writes the reports that were asked for.
+func (c *runCommand) write(all []report.Plugin) error {
+	var errs []error
+	for _, to := range []struct {
+		file  string
+		write func(io.Writer, []report.Plugin) error
+	}{{c.JSON, report.JSON}, {c.JUnit, report.JUnit}, {c.HTML, report.HTML}} {
+		switch to.file {
+		case "":
+		case "-":
+			errs = append(errs, to.write(c.app.stdout, all))
+		default:
+			f, err := os.Create(to.file)
+			if err == nil {
+				err = errors.Join(to.write(f, all), f.Close())
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("write the report: %w", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// judge sets the exit status.
+func (c *runCommand) judge(all []report.Plugin) error {
+	for _, p := range all {
+		for _, o := range p.Outcomes {
+			if o.Verdict == conformance.Failed && c.counts(o.Rule.Level) {
+				c.app.status = exitFailed
+			}
+		}
+	}
+	return nil
+}
+
+func (c *runCommand) counts(l conformance.Level) bool {
+	return c.Level == "all" || l == conformance.Must || c.Level == "should" && l == conformance.Should
+}
