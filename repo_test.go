@@ -150,6 +150,8 @@ var layers = []struct {
 	{"internal/policy", []string{"internal/prefix"}, "policy is pure: state in, program out, for the agent, the plugin and patchbay why"},
 	{"internal/policy/mirror", []string{"internal/policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
 	{"internal/policy/enforce", []string{"internal/policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
+	{"internal/services", nil, "services is pure: state in, program out, for the agent and patchbay why"},
+	{"internal/test/servicetest", []string{"internal/test/draw"}, "an oracle shares no code with what it judges"},
 	{"internal/test/reftest", nil, "it only finds and builds programs"},
 	{"internal/test/chaintest", []string{"chain", "invoke/...", "spec", "internal/...", "internal/test/..."}, "a runtime and its calls, for tests of chain"},
 	{"internal/test/...", []string{"spec", "netns", "invoke", "plugin", "plugin/plugintest", "internal/...", "internal/kernel", "internal/endpoint", "internal/policy", "internal/test/..."}, "what tests share; in no program"},
@@ -188,8 +190,8 @@ var layers = []struct {
 	{"examples/...", []string{"chain", "invoke", "plugin/...", "spec", "netns"}, "what a user of the library may import"},
 }
 
-// joins lists the packages below internal that stand on the SDK, or that tests and policies have for themselves.
-var joins = []string{"internal/kernel", "internal/endpoint", "internal/policy/...", "internal/test/..."}
+// joins lists the packages below internal that stand on the SDK, or that tests, policies and Services have for themselves.
+var joins = []string{"internal/kernel", "internal/endpoint", "internal/policy/...", "internal/services", "internal/test/..."}
 
 // may reports whether a row of layers allows an import.
 func may(row []string, imp string) bool {

@@ -1,0 +1,78 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// HealthCheck is a port at which a load balancer asks whether this node has endpoints of a Service with
+// externalTrafficPolicy Local. It is open on the addresses of one family that have node ports.
+type HealthCheck struct {
+	Service Name
+	Port    uint16
+	IPv6    bool
+	Local   int // addresses of ready endpoints on this node; also the header X-Load-Balancing-Endpoint-Weight
+}
+
+// Answer returns the status of HTTP and the JSON of the answer. healthy says whether the node's rules are current.
+func (h HealthCheck) Answer(healthy bool) (status int, body string) {
+	status = 503
+	if healthy && h.Local > 0 {
+		status = 200
+	}
+	return status, fmt.Sprintf(`{"service":{"namespace":%q,"name":%q},"localEndpoints":%d,"serviceProxyHealthy":%t}`,
+		h.Service.Namespace, h.Service.Name, h.Local, healthy)
+}
+
+// Health returns the checks of all Services, sorted.
+func (p *Program) Health() (list []HealthCheck) {
+	for _, name := range slices.SortedFunc(maps.Keys(p.health), Name.compare) {
+		list = append(list, p.health[name]...)
+	}
+	return list
+}
+
+func (n Name) compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}
+
+// healthOf returns the checks of a Service, one for each family in which it has a cluster IP.
+func healthOf(s *State, svc *Service) (list []HealthCheck) {
+	if svc.Type != typeLoadBalancer || !svc.ExternalLocal || svc.HealthCheckNodePort == 0 {
+		return nil
+	}
+	for _, ipv6 := range []bool{false, true} {
+		if slices.ContainsFunc(svc.ClusterIPs, family(ipv6)) {
+			list = append(list, HealthCheck{svc.Name, svc.HealthCheckNodePort, ipv6, localReady(s, svc.Name, ipv6)})
+		}
+	}
+	return list
+}
+
+// localReady counts the addresses on this node that have a ready endpoint of any port. One that terminates is ready only
+// if the Service publishes such.
+func localReady(s *State, name Name, ipv6 bool) int {
+	seen := make(map[SlicePort]bool)
+	ready := make(map[netip.Addr]bool)
+	for _, slice := range s.Slices[name] {
+		for _, sp := range slice.Ports {
+			key := SlicePort{sp.Name, sp.Protocol, 0}
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			for _, e := range endpointsOf(s.Slices[name], ServicePort{Name: sp.Name, Protocol: sp.Protocol}, ipv6) {
+				if e.Ready && s.Node.has(&e) {
+					ready[e.Address] = true
+				}
+			}
+		}
+	}
+	return len(ready)
+}

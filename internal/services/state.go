@@ -1,0 +1,133 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// State is what the program of one node depends on. The order of its lists does not matter.
+type State struct {
+	Node      Node
+	Addresses []netip.Addr   // of this node's links
+	CIDRs     []netip.Prefix // of the ServiceCIDRs, also of those that are being deleted
+	Options   Options
+	Services  map[Name]*Service
+	Slices    map[Name][]*Slice // by the name of their Service
+}
+
+// Options are what the operator decides.
+type Options struct {
+	ProxyName         string         // compile only Services with this service-proxy-name; "": only those without the label
+	NodePorts         []netip.Prefix // this node's addresses that have node ports; none: the primary ones
+	IgnoreExternalIPs bool
+	MasqueradeAll     bool // everything that is sent to a cluster IP
+}
+
+// Node is this node in the API.
+type Node struct {
+	Name, Zone string
+	Addresses  []netip.Addr   // internal ones first; the first of each family is the primary one
+	Pods       []netip.Prefix // podCIDRs; without one of a family, the pods of this family are not known from others
+}
+
+// Name names a Service.
+type Name struct{ Namespace, Name string }
+
+// String returns "shop/web".
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Service is what counts of a Service here.
+type Service struct {
+	Name        Name
+	ProxyName   *string // the label service-proxy-name; nil if there is none
+	Type        string
+	ClusterIPs  []netip.Addr // none: headless
+	ExternalIPs []netip.Addr
+	Balancers   []netip.Addr // of status.loadBalancer, without those of a mode other than VIP
+	Sources     []netip.Prefix
+	Restricted  bool // has loadBalancerSourceRanges, readable or not
+	Ports       []ServicePort
+
+	InternalLocal, ExternalLocal bool   // the traffic policies
+	Affinity                     uint32 // seconds; 0: none
+	HealthCheckNodePort          uint16
+}
+
+// ServicePort is a port of a Service.
+type ServicePort struct {
+	Name             string
+	Protocol         Protocol
+	Number, NodePort uint16 // NodePort is 0 if there is none
+}
+
+// These are the types of Services that have frontends. Each has those of the types before it.
+const (
+	typeClusterIP    = "ClusterIP"
+	typeNodePort     = "NodePort"
+	typeLoadBalancer = "LoadBalancer"
+)
+
+// Slice is what counts of an EndpointSlice here.
+type Slice struct {
+	Name      string
+	Service   Name
+	Headless  bool // has the label service.kubernetes.io/headless
+	IPv6      bool
+	Ports     []SlicePort     // those with a name (it may be "") and a number
+	Endpoints []SliceEndpoint // those with an address of the slice's family
+}
+
+// SlicePort is a port that all endpoints of a slice have.
+type SlicePort struct {
+	Name     string
+	Protocol Protocol
+	Number   uint16
+}
+
+// SliceEndpoint is an endpoint of a slice.
+type SliceEndpoint struct {
+	Address                     netip.Addr
+	Node                        string
+	Ready, Serving, Terminating bool
+	ForZones, ForNodes          []string // hints
+}
+
+// Protocol is the number of an IP protocol.
+type Protocol uint8
+
+// These are the protocols that a port of a Service can have.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String returns the name in lower case, as nft writes it.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return strconv.Itoa(int(p))
+}
+
+// protocol reads the API's name of a protocol. The API's default is TCP.
+func protocol(name string) (Protocol, error) {
+	switch name {
+	case "", "TCP":
+		return TCP, nil
+	case "UDP":
+		return UDP, nil
+	case "SCTP":
+		return SCTP, nil
+	}
+	return 0, fmt.Errorf("protocol %q is not known", name)
+}
