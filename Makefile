@@ -15,7 +15,7 @@ OK       = echo "make: $@: ok, $$(($$(date +%s) - $(BEGAN))) s" >&2
 
 # One stage after the other: each wants the whole machine.
 .NOTPARALLEL:
-.PHONY: build test test-all test-rest setup unit podman lint draws race e2e test-kernel fuzz bench install nightly demo image release
+.PHONY: build test test-all test-rest setup unit podman lint draws race e2e test-kernel fuzz bench install nightly demo image release site
 
 build: ## bin/patchbay, bin/patchbayd, bin/patchbay-cnm and bin/patchbay-conformance: static, as they are released
 	scripts/build bin
@@ -78,6 +78,9 @@ image: build ## bin/patchbay-image.tar, the Kubernetes agent for `ctr images imp
 release: ## VERSION=v0.1.0 [OUT=dir] [KEY=file]: what users download, in bin/VERSION; docs/releases.md
 	scripts/setup release
 	scripts/release $(if $(KEY),-k $(KEY)) $(VERSION) $(or $(OUT),bin/$(VERSION))
+
+site: ## the pages as HTML, in bin/site
+	$(GO) run ./test/site bin/site
 
 demo: ## two containers, a published port and the way out, then nothing is left
 	$(GO) run ./cmd/patchbay demo

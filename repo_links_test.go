@@ -14,7 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode"
+
+	"github.com/patchbay-net/patchbay/internal/test/anchor"
 )
 
 // forge is where users read the pages. Unit files and error texts have such links, too.
@@ -24,7 +25,6 @@ var (
 	linkInText  = regexp.MustCompile(`\]\(<?([^)\s>]+)>?(?: "[^"]*")?\)`)
 	linkToForge = regexp.MustCompile(regexp.QuoteMeta(forge) + `[A-Za-z0-9_./#-]+`)
 	block       = regexp.MustCompile("(?ms)^ *```.*?^ *```")
-	linkedText  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	heading     = regexp.MustCompile(`(?m)^#+ +(.*?) *$`)
 )
 
@@ -52,7 +52,7 @@ func TestLinks(t *testing.T) {
 // checkLink reports a link of a file that leads nowhere.
 func checkLink(t *testing.T, anchors map[string]map[string]bool, file, link string) {
 	t.Helper()
-	name, anchor, _ := strings.Cut(link, "#")
+	name, to, _ := strings.Cut(link, "#")
 	target := path.Join(path.Dir(file), name)
 	switch rest, ours := strings.CutPrefix(name, forge); {
 	case ours:
@@ -64,37 +64,22 @@ func checkLink(t *testing.T, anchors map[string]map[string]bool, file, link stri
 		t.Errorf("%s links to %s, which is not there: %v", file, link, err)
 		return
 	}
-	if anchor == "" {
+	if to == "" {
 		return
 	}
 	if anchors[target] == nil {
 		anchors[target] = anchorsOf(prose(t, target))
 	}
-	if !anchors[target][anchor] {
+	if !anchors[target][to] {
 		t.Errorf("%s links to %s: %s has no such heading", file, link, target)
 	}
 }
 
 // anchorsOf returns the anchors that the forge makes of a page's headings.
 func anchorsOf(text string) map[string]bool {
-	all := make(map[string]bool)
+	all := make(anchor.Page)
 	for _, m := range heading.FindAllStringSubmatch(text, -1) {
-		anchor := strings.Map(func(r rune) rune {
-			switch {
-			case r == ' ':
-				return '-'
-			case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
-				return unicode.ToLower(r)
-			}
-			return -1
-		}, linkedText.ReplaceAllString(m[1], "$1"))
-		for again, n := anchor, 1; ; n++ {
-			if !all[again] {
-				all[again] = true
-				break
-			}
-			again = fmt.Sprintf("%s-%d", anchor, n)
-		}
+		all.Add(m[1])
 	}
 	return all
 }
