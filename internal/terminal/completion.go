@@ -14,7 +14,7 @@ func Completion(program, shell string) (script string, known bool) {
 	case "bash":
 		script = bashCompletion
 	case "zsh":
-		script = "autoload -U +X bashcompinit && bashcompinit\n" + bashCompletion
+		script = zshCompletion
 	case "fish":
 		script = fishCompletion
 	default:
@@ -28,6 +28,21 @@ const bashCompletion = `_PROGRAM() {
     COMPREPLY=($(GO_FLAGS_COMPLETION=1 "${COMP_WORDS[0]}" "${COMP_WORDS[@]:1:$COMP_CWORD}" 2>/dev/null))
 }
 complete -o default -F _PROGRAM PROGRAM
+`
+
+// zsh runs a file of its $fpath as the function of that name, and compinit finds what it completes in the first line. A
+// file that is sourced says it by compdef.
+const zshCompletion = `#compdef PROGRAM
+_PROGRAM() {
+    local -a found
+    found=(${(f)"$(GO_FLAGS_COMPLETION=1 $words[1] "${(@Q)words[2,CURRENT]}" 2>/dev/null)"})
+    compadd -a found || _files
+}
+if [[ $funcstack[1] = _PROGRAM ]]; then
+    _PROGRAM "$@"
+else
+    compdef _PROGRAM PROGRAM
+fi
 `
 
 const fishCompletion = `function __PROGRAM_complete
