@@ -6,6 +6,7 @@ package e2e
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/test/reftest"
+	"github.com/patchbay-net/patchbay/test/e2e/policyreport"
 )
 
 // These are the numbers of Kubernetes' own specs of network policies. The specs of SCTP open
@@ -76,7 +78,8 @@ const (
 )
 
 // TestClusterNetworkPolicy runs the conformance tests of ClusterNetworkPolicy (v1alpha2), the
-// standard and the experimental ones. None may be skipped.
+// standard and the experimental ones. None may be skipped. It puts upstream's report into the directory PATCHBAY_REPORT,
+// if that is set.
 func TestClusterNetworkPolicy(t *testing.T) {
 	onTested(t, func(k *cluster, logs string) {
 		began := time.Now()
@@ -92,5 +95,33 @@ func TestClusterNetworkPolicy(t *testing.T) {
 		if err != nil || len(groups) == 0 && (count(1) != conformanceGroups || count(2) != conformanceTests) {
 			k.Errorf("%v: %d groups with %d tests passed, want %d with %d; the log is %s/log", err, count(1), count(2), conformanceGroups, conformanceTests, logs)
 		}
+		if dir := os.Getenv("PATCHBAY_REPORT"); dir != "" && err == nil && len(groups) == 0 {
+			k.report(dir, filepath.Join(logs, "report.yaml"))
+		}
 	}, withEngine)
+}
+
+// report files the report of the conformance tests, which upstream takes.
+func (k *cluster) report(dir, file string) {
+	k.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = policyreport.Check(text, conformanceGroups)
+	}
+	if err != nil {
+		k.Fatalf("the report of the conformance tests: %v", err)
+	}
+	pin, err := os.ReadFile("../labs/policyapi/go.mod")
+	if err != nil {
+		k.Fatal(err)
+	}
+	release := regexp.MustCompile(`network-policy-api (v\S+)`).FindStringSubmatch(string(pin))[1]
+	name, err := policyreport.Write(dir, release, text)
+	if err != nil {
+		k.Fatal(err)
+	}
+	if says, err := policyreport.APIVersion(text); says != release {
+		k.Logf("the report says that it is of %q of the API (%v), but these tests are of %s: docs/kubernetes.md", says, err, release)
+	}
+	k.Logf("wrote %s", name)
 }
