@@ -4,6 +4,8 @@
 package cli
 
 import (
+	"cmp"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -95,6 +97,23 @@ func (*networkName) Complete(match string) (out []flags.Completion) {
 	list, _ := networks(os.Getenv, paths.Default()) // a broken file is not offered
 	for _, n := range list {
 		out = append(out, flags.Completion{Item: n.Name})
+	}
+	return beginning(match, out)
+}
+
+// containerName is an argument that the shell completes to a container: its name, pod, namespace or id.
+type containerName string
+
+// Complete lists the containers that begin with match.
+func (*containerName) Complete(match string) (out []flags.Completion) {
+	a := &app{getenv: os.Getenv, paths: paths.Default()}
+	list, _ := a.attachments("") // what cannot be read is not offered
+	names := make(map[string]bool)
+	for _, s := range list {
+		names[cmp.Or(s.Name, s.Pod, a.named(s.NetNS), s.ContainerID)] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		out = append(out, flags.Completion{Item: name})
 	}
 	return beginning(match, out)
 }

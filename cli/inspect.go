@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/netfile"
@@ -17,16 +16,16 @@ import (
 
 const inspectLong = `Print what is known about the attachments of a container, as a JSON array:
 network, namespace, interfaces, addresses, routes, published ports, the
-plugins of the chain, the plugins that keep a record, and the age. CONTAINER is
-an id, the beginning of an id, a namespace (its path, or its name below
-/run/netns), or a Kubernetes pod: NAMESPACE/POD. Add /IFNAME to it for one of
-several interfaces.`
+plugins of the chain, and the plugins that keep a record. CONTAINER is
+an id, the beginning of an id, the name that podman gave it, a namespace (its
+path, or its name below /run/netns), or a Kubernetes pod: NAMESPACE/POD. Add
+/IFNAME to it for one of several interfaces.`
 
 type inspectCommand struct {
 	JSON bool `long:"json" description:"the same: the output is always JSON"`
 	app  *app
 	Args struct {
-		Containers []string `positional-arg-name:"CONTAINER[/IFNAME]" required:"1"`
+		Containers []containerName `positional-arg-name:"CONTAINER[/IFNAME]" required:"1"`
 	} `positional-args:"yes"`
 }
 
@@ -34,7 +33,6 @@ type inspectCommand struct {
 type inspected struct {
 	*localAttachment
 	Chain []string `json:"chain,omitempty"` // the plugins in the configuration of the ADD
-	Age   string   `json:"age,omitempty"`
 }
 
 // Execute prints the attachments of each container. If a container has none, Execute fails.
@@ -46,7 +44,7 @@ func (c *inspectCommand) Execute([]string) error {
 	out := []inspected{}
 	var errs []error
 	for _, name := range c.Args.Containers {
-		found, err := find(list, name, c.app.paths.NetNS)
+		found, err := find(list, string(name), c.app.paths.NetNS)
 		errs = append(errs, err)
 		for _, s := range found {
 			out = append(out, inspect(s))
@@ -57,7 +55,7 @@ func (c *inspectCommand) Execute([]string) error {
 }
 
 // find returns the attachments of one container. name is its id, the beginning of its id, its
-// namespace, or its pod.
+// name, its namespace, or its pod.
 func find(list []*localAttachment, name, netns string) (found []*localAttachment, err error) {
 	for _, s := range list {
 		if s.called(name, netns) {
@@ -80,7 +78,7 @@ func find(list []*localAttachment, name, netns string) (found []*localAttachment
 	return found, nil
 }
 
-// called reports whether name is the container's id, the beginning of that id, its namespace, or its pod, or
+// called reports whether name is the container's id, the beginning of that id, its name, its namespace, or its pod, or
 // one of these with the interface of the attachment.
 func (s *localAttachment) called(name, netns string) bool {
 	at := strings.LastIndexByte(name, '/')
@@ -91,18 +89,15 @@ func (s *localAttachment) of(name, netns string) bool {
 	return name != "" && strings.HasPrefix(s.ContainerID, name) || s.in(name, netns)
 }
 
-// in reports whether name is the container's namespace, or its pod.
+// in reports whether name is the container's own, its namespace, or its pod.
 func (s *localAttachment) in(name, netns string) bool {
-	return s.Pod != "" && s.Pod == name || s.NetNS != "" && (s.NetNS == name || s.NetNS == filepath.Join(netns, name))
+	return name != "" && (s.Name == name || s.Pod == name) || s.NetNS != "" && (s.NetNS == name || s.NetNS == filepath.Join(netns, name))
 }
 
 func inspect(s *localAttachment) inspected {
 	i := inspected{localAttachment: s}
 	if list, err := chain.ParseCached(s.config); err == nil {
 		i.Chain = netfile.Describe(list).Plugins
-	}
-	if !s.Since.IsZero() {
-		i.Age = time.Since(s.Since).Round(time.Second).String()
 	}
 	return i
 }

@@ -42,7 +42,8 @@ type localAttachment struct {
 	Network     string             `json:"network"`
 	ContainerID string             `json:"containerID"`
 	IfName      string             `json:"ifname"`
-	Pod         string             `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
+	Name        string             `json:"name,omitempty"` // that podman gave the container
+	Pod         string             `json:"pod,omitempty"`  // of Kubernetes: "namespace/name"
 	NetNS       string             `json:"netns,omitempty"`
 	Alive       bool               `json:"alive"` // the attachment's namespace exists
 	PID         int                `json:"pid,omitempty"`
@@ -103,11 +104,8 @@ const shortID = 12
 // which our commands accept.
 func (c *psCommand) row(s *localAttachment) []string {
 	id, where := s.ContainerID, s.NetNS
-	if name, ok := strings.CutPrefix(where, c.app.paths.NetNS+"/"); ok && !c.NoTrunc {
-		where = name
-	}
 	if !c.NoTrunc {
-		id, where = id[:min(len(id), shortID)], shortened(where, 20)
+		id, where = cmp.Or(s.Name, id[:min(len(id), shortID)]), shortened(c.app.named(where), 20)
 	}
 	switch {
 	case !s.Alive:
@@ -126,6 +124,9 @@ func (c *psCommand) row(s *localAttachment) []string {
 	}
 	return []string{s.Network, id, s.IfName, strings.Join(addrs, ","), portsText(s.Ports), where, process}
 }
+
+// named is the name of a namespace below /run/netns, or the path of another.
+func (a *app) named(netns string) string { return strings.TrimPrefix(netns, a.paths.NetNS+"/") }
 
 // shortened cuts characters from the middle of a word. A path's beginning and end say most.
 func shortened(word string, most int) string {
@@ -168,6 +169,9 @@ func (a *app) attachments(network string) ([]*localAttachment, error) {
 // waits for its driver: gc reports that.
 func localAttachmentOf(at *gc.Attached) *localAttachment {
 	s := &localAttachment{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, NetNS: at.NetNS, Pod: at.Pod()}
+	if s.Name = byPodman(at.Cached); s.Name != "" {
+		s.Pod = ""
+	}
 	if at.InCache {
 		s.Since, s.Cached, s.config = at.Since, true, at.Config
 		s.result(at.Result)
@@ -191,6 +195,20 @@ func localAttachmentOf(at *gc.Attached) *localAttachment {
 	}
 	slices.Sort(s.Plugins)
 	return s
+}
+
+// byPodman returns the name that podman gave the container of a cached result. podman says it where a Kubernetes runtime
+// says the pod's: alone, or as the namespace too. Only the latter knows a uid of the pod.
+func byPodman(c chain.Cached) string {
+	args := make(map[string]string)
+	for _, a := range c.Args {
+		args[a[0]] = a[1]
+	}
+	name, namespace := args["K8S_POD_NAME"], args["K8S_POD_NAMESPACE"]
+	if args["K8S_POD_UID"] != "" || namespace != "" && namespace != name {
+		return ""
+	}
+	return name
 }
 
 func (s *localAttachment) byDriver(plugin string, d *record.Driver) {

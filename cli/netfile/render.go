@@ -82,7 +82,7 @@ func encode(v any) ([]byte, error) {
 
 // device returns the plugin that makes the interface.
 func (w *wanted) device(t *InUse) (d *Plugin, err error) {
-	d = &Plugin{Type: w.Driver, MTU: w.mtu, Vlan: w.vlan, IPAM: w.ipam(), DNS: dns{w.dns}, Capabilities: map[string]bool{"ips": true, "mac": true}}
+	d = &Plugin{Type: string(w.Driver), MTU: w.mtu, Vlan: w.vlan, IPAM: w.ipam(), DNS: dns{w.dns}, Capabilities: map[string]bool{"ips": true, "mac": true}}
 	switch w.Driver {
 	case driverBridge:
 		if w.Internal {

@@ -10,15 +10,30 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jessevdk/go-flags"
+
 	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
 )
+
+// Driver is the value of a flag that the shell completes to a driver of networks.
+type Driver string
+
+// Complete lists the drivers that begin with match.
+func (*Driver) Complete(match string) (out []flags.Completion) {
+	for _, d := range []string{driverBridge, driverPTP, driverMACVLAN, driverIPVLAN} {
+		if strings.HasPrefix(d, match) {
+			out = append(out, flags.Completion{Item: d})
+		}
+	}
+	return out
+}
 
 // Request holds what the operator asked for; its tags define the flags of network create. If
 // only Name is set, the request is for a bridge with a free IPv4 subnet.
 type Request struct {
 	Name      string
-	Driver    string   `long:"driver" short:"d" value-name:"NAME" default:"bridge" description:"bridge, ptp, macvlan or ipvlan"`
+	Driver    Driver   `long:"driver" short:"d" value-name:"NAME" default:"bridge" description:"bridge, ptp, macvlan or ipvlan"`
 	Subnets   []string `long:"subnet" value-name:"SUBNET" description:"subnet of the containers (a free one); may be repeated, for IPv6 too"`
 	Gateways  []string `long:"gateway" value-name:"ADDRESS" description:"address of the gateway (the first one of the subnet); may be repeated"`
 	Ranges    []string `long:"ip-range" value-name:"PREFIX|FIRST-LAST" description:"give containers addresses from this part of the subnet; may be repeated"`
@@ -87,8 +102,8 @@ func read(wish Request) (*wanted, error) {
 	if err := spec.ValidateNetworkName(w.Name); err != nil {
 		return nil, mistake("letters, digits, and then also . _ -", fmt.Sprintf("NAME %q", w.Name), "%v", err)
 	}
-	if options(w.Driver) == nil {
-		return nil, mistake("bridge, ptp, macvlan or ipvlan", "--driver "+w.Driver, "network create knows no such driver")
+	if options(string(w.Driver)) == nil {
+		return nil, mistake("bridge, ptp, macvlan or ipvlan", "--driver "+string(w.Driver), "network create knows no such driver")
 	}
 	for _, step := range []func() error{w.readOptions, w.readInterface, w.readDNS, w.readSubnets, w.readGateways, w.readRanges} {
 		if err := step(); err != nil {
@@ -102,7 +117,7 @@ func read(wish Request) (*wanted, error) {
 func (w *wanted) coherent() error {
 	switch {
 	case w.child() && w.parent == "":
-		return mistake("such as --parent eth0", "--driver "+w.Driver, "it needs the interface of the host that it is on: --parent")
+		return mistake("such as --parent eth0", "--driver "+string(w.Driver), "it needs the interface of the host that it is on: --parent")
 	case w.child() && w.IPv6 && !w.has(false):
 		return mistake("", "--ipv6", "a %s is in the network of its parent: give the IPv6 subnet of that with --subnet", w.Driver)
 	case w.Driver == driverIPVLAN && len(w.subnets) == 0:
@@ -143,7 +158,7 @@ func (w *wanted) readDNS() error {
 }
 
 func (w *wanted) readOptions() error {
-	known, given := options(w.Driver), slices.Concat(w.Options, w.Opt)
+	known, given := options(string(w.Driver)), slices.Concat(w.Options, w.Opt)
 	if w.Parent != "" {
 		given = append(given, "parent="+w.Parent)
 	}
@@ -260,7 +275,7 @@ func (w *wanted) fitsParent(t *InUse) (warnings []string, err error) {
 		return nil, nil
 	}
 	for _, other := range t.Children {
-		if other.Parent == w.parent && other.Driver != w.Driver {
+		if other.Parent == w.parent && other.Driver != string(w.Driver) {
 			warnings = append(warnings, fmt.Sprintf("network %s has the driver %s on %s: an interface cannot have a %s and a %s at the same time",
 				other.Network, other.Driver, w.parent, other.Driver, w.Driver))
 		}
