@@ -60,8 +60,11 @@ func (c *networkRemoveCommand) Execute([]string) error {
 		}
 		if r != nil && (err == nil || len(r.Removed)+len(r.Kept) > 0) {
 			done = append(done, r)
-			errs = append(errs, c.tell(r))
 		}
+	}
+	netfile.Latest(done)
+	for _, r := range done {
+		errs = append(errs, c.tell(r))
 	}
 	if c.JSON {
 		errs = append(errs, c.app.printJSON(done))

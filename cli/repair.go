@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
@@ -45,6 +46,8 @@ type repaired struct {
 	Restored []string `json:"restored"`           // elements
 	Replaced []string `json:"replaced,omitempty"` // elements without an owner that had the same keys
 	Skipped  []string `json:"skipped,omitempty"`
+
+	mended []string // Restored in a user's words, one line for all elements of an attachment
 }
 
 // Execute repairs everything that it can. If something stays broken, Execute fails.
@@ -66,7 +69,7 @@ func (o *repaired) text() string {
 	for _, s := range o.Rules {
 		t.row("rewritten", s)
 	}
-	for _, s := range o.Restored {
+	for _, s := range o.mended {
 		t.row("restored", s)
 	}
 	for _, s := range o.Replaced {
@@ -140,7 +143,7 @@ func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	netstate.RestoreFact(r.fw, f)
 	err = r.commit(ctx, f.Name, f.Elements)
 	if err == nil && missing != "" {
-		r.out.Restored = append(r.out.Restored, f.Name)
+		r.restored(f.Name)
 	}
 	return err
 }
@@ -195,7 +198,7 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	}
 	added, zoneErr := firewall.Restore(ctx, rec)
 	for _, a := range added {
-		r.out.Restored = append(r.out.Restored, fmt.Sprintf("firewalld zone %s: %s", rec.Zone, a))
+		r.restored(fmt.Sprintf("firewalld zone %s: %s", rec.Zone, a))
 	}
 	elements := r.restorable(name, rec)
 	r.ownerless = make(map[string]bool)
@@ -206,11 +209,11 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 		r.out.Replaced = append(r.out.Replaced, slices.Sorted(maps.Keys(r.ownerless))...)
 	}
 	if err == nil && missing != "" {
-		r.out.Restored = append(r.out.Restored, name+": "+missing)
+		r.restored(name + ": " + missing)
 	}
 	closed, policyErr := policy.Restore(ctx, r.session.Paths, r.fw, rec)
 	for _, what := range closed {
-		r.out.Restored = append(r.out.Restored, name+": network policies: "+what)
+		r.restored(name + ": network policies: " + what)
 	}
 	return errors.Join(zoneErr, acceptErr, err, policyErr)
 }
@@ -270,7 +273,7 @@ func (r *repairer) resolveConflict(rec *record.Record, conflict *nft.ConflictErr
 
 // commit commits the queued changes, and adds the elements that were missing to the output.
 func (r *repairer) commit(ctx context.Context, name string, elements []nft.Element) error {
-	var missing []string
+	var missing, what []string
 	for _, e := range elements {
 		have, there, err := r.fw.Get(e.Set, e.Key)
 		if err != nil {
@@ -279,11 +282,22 @@ func (r *repairer) commit(ctx context.Context, name string, elements []nft.Eleme
 		}
 		if !there || e.Changed(have) {
 			missing = append(missing, e.String())
+			what = append(what, e.Meaning().What)
 		}
 	}
 	if err := r.fw.Commit(ctx); err != nil {
 		return fmt.Errorf("repair %s: %w", name, err)
 	}
 	r.out.Restored = append(r.out.Restored, missing...)
+	if len(what) > 0 {
+		slices.Sort(what)
+		r.out.mended = append(r.out.mended, name+": "+strings.Join(slices.Compact(what), ", "))
+	}
 	return nil
+}
+
+// restored adds what is described in words anyway to the output.
+func (r *repairer) restored(what string) {
+	r.out.Restored = append(r.out.Restored, what)
+	r.out.mended = append(r.out.mended, what)
 }

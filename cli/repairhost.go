@@ -100,7 +100,7 @@ func (r *repairer) make(ctx context.Context, name string, o netstate.Object) err
 	}
 	still, err := o.Diff(ctx, r.env)
 	if err == nil && still == "" {
-		r.out.Restored = append(r.out.Restored, name+": "+strings.TrimPrefix(o.String(), "host: "))
+		r.restored(name + ": " + strings.TrimPrefix(o.String(), "host: "))
 	}
 	return err
 }
@@ -150,7 +150,7 @@ func (r *repairer) mending(a *doctor.Attached) *chain.Runtime {
 	return r.app.runtime(nil).With(chain.WithInvoker(&plugin.Builtin{NewSession: func() *plugin.Session {
 		s := r.app.session()
 		s.Mended = func(line string) {
-			r.out.Restored = append(r.out.Restored, name+": "+strings.TrimPrefix(line, "host: "))
+			r.restored(name + ": " + strings.TrimPrefix(line, "host: "))
 		}
 		return s
 	}}))

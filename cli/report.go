@@ -116,7 +116,7 @@ func (a *app) reportParse(e *flags.Error) int {
 	if e.Type == flags.ErrHelp {
 		return a.report(a.print(terminal.ActiveHelp(a.parsed, a.width())))
 	}
-	msg, hint := e.Message, "patchbay --help lists the commands"
+	msg, hint := terminal.Mistake(e), "patchbay --help lists the commands"
 	switch {
 	case a.parsed == nil || a.parsed.Active == nil:
 	case e.Type == flags.ErrCommandRequired: // the library's own text has the commands in backquotes

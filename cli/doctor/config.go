@@ -71,12 +71,17 @@ func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 	return found
 }
 
-// statuses checks whether an ADD to each network would work now.
+// statuses checks whether an ADD to each network would work now. That a configuration cannot be decoded is told once, by
+// configurations.
 func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 	s := n.NewSession()
 	defer s.Close()
 	for _, net := range n.Networks {
-		if err := Status(ctx, n.Runtime, s, net.List); err != nil {
+		err := Status(ctx, n.Runtime, s, net.List)
+		if errors.Is(err, spec.CodeDecoding) && len(n.validate(ctx, net)) > 0 {
+			continue
+		}
+		if err != nil {
 			what := fmt.Sprintf("network %s takes no containers now: %v", net.Name, err)
 			if d := spec.AsError(err).Details; d != "" {
 				what += " (" + d + ")"

@@ -40,6 +40,21 @@ type Removal struct {
 	Network string   `json:"network"`
 	Removed []string `json:"removed"`
 	Kept    []string `json:"left"`
+
+	looked bool     // at forwarding
+	host   []string // of Kept: about forwarding, which is the whole host's
+}
+
+// Latest keeps of several removals, in their order, only what the last one says about forwarding: it was as true for
+// all before, or is true no more.
+func Latest(all []*Removal) {
+	looked := false
+	for _, r := range slices.Backward(all) {
+		if looked {
+			r.Kept = slices.DeleteFunc(r.Kept, func(s string) bool { return slices.Contains(r.host, s) })
+		}
+		looked = looked || r.looked
+	}
 }
 
 func (r *Removal) removed(format string, args ...any) {
@@ -75,7 +90,10 @@ func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 		}
 		r.removed("file %s", l.File)
 	}
-	return r, m.forwarding(r)
+	before := len(r.Kept)
+	err := m.forwarding(r)
+	r.looked, r.host = err == nil, slices.Clone(r.Kept[before:])
+	return r, err
 }
 
 // elements removes the firewall elements that have the network's name. If a fact of another

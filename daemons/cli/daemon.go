@@ -120,6 +120,9 @@ func (a *app) report(err error) int {
 		fmt.Fprint(os.Stdout, terminal.ActiveHelp(a.parsed, terminal.Width(os.Stdout))) //nolint:errcheck // help
 		return 0
 	case errors.As(err, &parse), errors.As(err, &mistake):
+		if parse != nil {
+			err = errors.New(terminal.Mistake(parse))
+		}
 		a.print("error", err)
 		a.print("hint", errors.New(strings.Join(append([]string{"patchbayd"}, a.typed()...), " ")+" --help"))
 		return exitUsage

@@ -29,7 +29,7 @@ func TestFailureChild(t *testing.T) {
 // calls that Docker makes only once.
 func TestServeFailure(t *testing.T) {
 	for name, tc := range map[string]struct{ args, says string }{
-		"flag":  {"docker --tea", "unknown flag `tea'"},
+		"flag":  {"docker --tea", `unknown flag "tea"`},
 		"group": {"docker --group 0", "SocketGroup="},
 		"state": {"docker --plugins /nonexistent --docker=", "state"},
 	} {

@@ -30,11 +30,11 @@ type mistake struct {
 // mistakes are refused before anything changes. Exit status 2 is a mistake on the command line.
 // Status 125 is a run that could not start its command. Any other failure is 1.
 var mistakes = []mistake{
-	{args: "nonsense", status: 2, msg: "error: Unknown command `nonsense'"},
-	{args: "add", status: 2, msg: "the required arguments `NETWORK` and `NETNS` were not provided"},
-	{args: "add pods", status: 2, msg: "the required argument `NETNS` was not provided"},
+	{args: "nonsense", status: 2, msg: "error: no command \"nonsense\""},
+	{args: "add", status: 2, msg: `the required arguments "NETWORK" and "NETNS" were not provided`},
+	{args: "add pods", status: 2, msg: `the required argument "NETNS" was not provided`},
 	{args: "add pods refuse more", status: 2, msg: `unexpected argument "more"`},
-	{args: "add --nonsense pods refuse", status: 2, msg: "unknown flag `nonsense'"},
+	{args: "add --nonsense pods refuse", status: 2, msg: `unknown flag "nonsense"`},
 	{args: "add nowhere refuse", status: 1, msg: `no network "nowhere"; available: pods, patchbay (built in)`},
 	{args: "add ./missing.conflist refuse", status: 1, msg: "no such file or directory"},
 	{args: "add ./broken.conflist refuse", status: 1, msg: "./broken.conflist:1:9: unexpected end of the file"},
@@ -70,7 +70,7 @@ var mistakes = []mistake{
 	{args: "run --ifname a --ifname b -- true", status: 2, msg: "2 names of interfaces for 1 networks"},
 	{args: "convert ./broken.conflist", status: 1, msg: "convert ./broken.conflist: 1:9: unexpected end of the file"},
 	{args: "convert ./missing.conflist", status: 1, msg: "no such file or directory"},
-	{args: "install", status: 2, msg: "the required argument `DIR` was not provided"},
+	{args: "install", status: 2, msg: `the required argument "DIR" was not provided`},
 	{args: "install typo/bin", status: 1, msg: "there is no directory typo"},
 	{args: "install --only nonsense bin", status: 2, msg: `no built-in plugin "nonsense"`},
 	{args: "install --restore before --backup after bin", status: 2, msg: "--restore goes with --force and --podman only"},
