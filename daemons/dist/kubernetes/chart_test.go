@@ -63,6 +63,29 @@ func TestManifest(t *testing.T) {
 	objects(t, want)
 }
 
+// TestNotes: what helm says leads to commands of docs/kubernetes.md, and fits the values.
+func TestNotes(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := chart.Notes(t, func(v map[string]any) { v["clusterCIDRs"] = []any{"10.1.0.0/16", "fd01::/48"} })
+	gone := chart.Notes(t, func(v map[string]any) { v["uninstall"] = true })
+	for _, want := range []string{"addresses for pods: 10.1.0.0/16, fd01::/48.", "enforces network policies", "--set uninstall=true"} {
+		if !strings.Contains(notes, want) || strings.Contains(gone, want) {
+			t.Errorf("%q: want it in\n%s\nand not in\n%s", want, notes, gone)
+		}
+	}
+	for line := range strings.Lines(gone) {
+		if command := strings.TrimSpace(line); strings.HasPrefix(line, "  ") && !strings.Contains(string(page), command) {
+			t.Errorf("docs/kubernetes.md has no %s", command)
+		}
+	}
+	if off := chart.Notes(t, func(v map[string]any) { v["networkPolicy"] = false }); strings.Contains(off, "policies") {
+		t.Errorf("no policies are enforced:\n%s", off)
+	}
+}
+
 // TestUninstall compares the manifest that uninstalls with the chart's output, and checks that it takes
 // the place of the agent's, with the same rights, and removes what the agents made.
 func TestUninstall(t *testing.T) {

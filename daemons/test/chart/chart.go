@@ -20,6 +20,17 @@ import (
 // leaves them as they are.
 func Render(t testing.TB, change func(values map[string]any)) string {
 	t.Helper()
+	return render(t, "patchbay.yaml", change)
+}
+
+// Notes returns what helm says of the release patchbay when it is installed.
+func Notes(t testing.TB, change func(values map[string]any)) string {
+	t.Helper()
+	return render(t, "NOTES.txt", change)
+}
+
+func render(t testing.TB, file string, change func(values map[string]any)) string {
+	t.Helper()
 	root, err := reftest.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -39,12 +50,12 @@ func Render(t testing.TB, change func(values map[string]any)) string {
 	if err := Validate(values); err != nil {
 		t.Fatal(err)
 	}
-	tmpl, err := template.New("patchbay.yaml").Option("missingkey=error").ParseFiles(dir + "templates/patchbay.yaml")
+	tmpl, err := template.New(file).Option("missingkey=error").ParseFiles(dir + "templates/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := tmpl.Execute(&out, map[string]any{"Values": values}); err != nil {
+	if err := tmpl.Execute(&out, map[string]any{"Values": values, "Release": map[string]any{"Name": "patchbay"}}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
