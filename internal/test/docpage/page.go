@@ -21,8 +21,8 @@ import (
 // Tested are the pages for users whose commands test/e2e/docs runs.
 var Tested = [...]string{"docs/docker.md", "docs/hosts.md"}
 
-// Readme is the first page. test/e2e/docs runs its commands on a machine without any runtime.
-const Readme = "README.md"
+// Readme are the first pages. test/e2e/docs runs their commands on a machine without any runtime, one page after the other.
+var Readme = [...]string{"README.md", "docs/start.md"}
 
 // Step is one step of the reader: a command, or a file to write.
 type Step struct {

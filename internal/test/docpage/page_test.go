@@ -91,7 +91,7 @@ func TestMatches(t *testing.T) {
 
 // The pages that test/e2e/docs runs can be parsed; this test needs no root.
 func TestPagesCanBeRead(t *testing.T) {
-	for _, name := range append(Tested[:], Readme) {
+	for _, name := range append(Tested[:], Readme[:]...) {
 		text, err := os.ReadFile("../../../" + name)
 		if err != nil {
 			t.Fatal(err)

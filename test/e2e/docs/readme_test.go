@@ -20,29 +20,31 @@ import (
 	"github.com/patchbay-net/patchbay/internal/test/docpage"
 )
 
-// notRun are the README's commands that no test runs, with the reasons.
+// notRun are the first pages' commands that no test runs, with the reasons.
 var notRun = map[string]string{
 	"make test": "it runs this test",
 }
 
-// TestReadme runs the commands of README.md, in its order, in namespaces that look like a new
+// TestReadme runs the commands of the first pages, in their order, in namespaces that look like a new
 // machine: the source directory, /etc, /opt, /usr/local/bin and /usr/local/share are private copies, /run and
 // /var/lib are empty, and there is no network but lo.
 func TestReadme(t *testing.T) {
 	dir := root(t)
-	text, err := os.ReadFile(filepath.Join(dir, docpage.Readme))
-	if err != nil {
-		t.Fatal(err)
-	}
-	steps, err := docpage.Parse(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
 	m := newMachine(t, dir)
 	m.podman()
-	for _, s := range steps {
-		if notRun[s.Command] == "" {
-			m.step(s)
+	for _, m.page = range docpage.Readme {
+		text, err := os.ReadFile(filepath.Join(dir, m.page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := docpage.Parse(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range steps {
+			if notRun[s.Command] == "" {
+				m.step(s)
+			}
 		}
 	}
 	m.want("net.ipv4.ip_forward is 0 again", "0\n", "cat /proc/sys/net/ipv4/ip_forward")
@@ -56,6 +58,8 @@ type machine struct {
 	*testing.T
 	dir string // the source directory
 	pid string // of the first process
+
+	page string // whose commands run
 }
 
 // boot makes a machine of fresh namespaces. What it writes is in a tmpfs.
@@ -105,7 +109,7 @@ func newMachine(t *testing.T, dir string) *machine {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("start a machine: %q, %v\n%s", line, err, said.String())
 	}
-	return &machine{t, dir, strconv.Itoa(cmd.Process.Pid)}
+	return &machine{T: t, dir: dir, pid: strconv.Itoa(cmd.Process.Pid)}
 }
 
 // podmanGroups are the control groups of podman's containers.
@@ -132,7 +136,7 @@ func (m *machine) shell(command string) (printed string, err error) {
 
 func (m *machine) step(s docpage.Step) {
 	m.Helper()
-	at := fmt.Sprintf("%s:%d", docpage.Readme, s.Line)
+	at := fmt.Sprintf("%s:%d", m.page, s.Line)
 	if s.File != "" {
 		m.write(s.File, s.Text)
 		return
