@@ -243,7 +243,7 @@ func settingOf(n *ast.CompositeLit) (key ast.Expr) {
 func units(t *testing.T) []string {
 	t.Helper()
 	var list []string
-	for _, pattern := range []string{"*.service", "*.socket"} {
+	for _, pattern := range []string{"*.service", "*.socket", "*.timer"} {
 		found, err := fs.Glob(os.DirFS("daemons/dist/systemd"), pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ remove | 0) ;;
 esac
 
 if [ -d /run/systemd/system ]; then
-	for unit in dhcp.socket docker.socket dhcp.service docker.service hosts.service plugins.service; do
+	for unit in gc.timer dhcp.socket docker.socket dhcp.service docker.service hosts.service plugins.service; do
 		systemctl disable --now "patchbay-$unit" || true # the package goes all the same
 	done
 fi

@@ -9,5 +9,5 @@ import "embed"
 
 // Units are the files, by name.
 //
-//go:embed *.service *.socket
+//go:embed *.service *.socket *.timer
 var Units embed.FS
