@@ -44,7 +44,7 @@ func TestRefused(t *testing.T) {
 		{[]string{"man", "tea"}, 2, "unexpected argument"},
 		{[]string{"version", "tea"}, 2, "unexpected argument"},
 		{[]string{"dhcp", "-tea"}, 2, `unknown flag "tea"`},
-		{[]string{"dhcp", "-timeout", "soon"}, 2, "invalid argument for flag `--timeout'"},
+		{[]string{"dhcp", "-timeout", "soon"}, 2, `invalid argument for flag "--timeout"`},
 		{[]string{"dhcp", "-timeout", "0s"}, 1, "must be more than 0"},
 		{[]string{"dhcp", "-pidfile", "here"}, 1, `Error writing pidfile "here": path not absolute`},
 	} {

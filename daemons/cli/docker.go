@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/cnm"
 	"github.com/patchbay-net/patchbay/daemons/docker"
+	"github.com/patchbay-net/patchbay/daemons/docker/state"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
@@ -62,6 +63,9 @@ func (c *dockerCommand) Execute(args []string) error {
 	where := paths.Default()
 	switch {
 	case len(args) == 1 && args[0] == "ps":
+		if !state.Used(where.State, "docker") {
+			c.app.print("warning", errors.New("no driver has run on this host (patchbayd docker install installs it)"))
+		}
 		return docker.PS(os.Stdout, where.State, c.JSON)
 	case len(args) == 1 && args[0] == "gc":
 		return c.collect(os.Stdout)

@@ -21,3 +21,13 @@ func TestPrintedNames(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Empty tables alone would not say that no agent has run.
+func TestNobodyIsSaid(t *testing.T) {
+	for said, l := range map[bool]*Listing{true: {}, false: {Nodes: []NodeLine{{}}}} {
+		var out strings.Builder
+		if err := l.Print(&out); err != nil || strings.Contains(out.String(), "no host is in the store") != said {
+			t.Errorf("want it %t: %v\n%s", said, err, &out)
+		}
+	}
+}

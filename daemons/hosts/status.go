@@ -149,6 +149,9 @@ func (l *Listing) Print(to io.Writer) error {
 	if l.Remembered != "" {
 		p.Intro = "the store is away, this is its last known state: " + l.Remembered
 	}
+	if l.Remembered == "" && len(l.Nodes) == 0 {
+		p.Intro = "no host is in the store: no agent has run with it (systemctl status patchbay-hosts)"
+	}
 	names := map[string]string{}
 	p.Row("NETWORK", "SUBNETS", "BLOCKS", "TRANSPORT")
 	for _, n := range l.Networks {
