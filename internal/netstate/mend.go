@@ -46,7 +46,16 @@ func ensured(ctx context.Context, env *Env, o Object) (did string, err error) {
 }
 
 // Mend makes the bridge with the MAC address that containers remember, or sets it up.
-func (b Bridge) Mend(ctx context.Context, env *Env) (string, error) { return ensured(ctx, env, b) }
+func (b Bridge) Mend(ctx context.Context, env *Env) (did string, err error) {
+	link, err := env.Link(Host, b.Name)
+	down := err == nil && link.Attrs().Flags&net.FlagUp == 0
+	did, err = ensured(ctx, env, b)
+	env.Forget(Host, b.Name) // it was read when it was down
+	if down {
+		did = fmt.Sprintf("host: ip link set %s up", b.Name)
+	}
+	return did, err
+}
 
 // Mend adds the address. It takes none away from the link, because an operator may have chosen it.
 func (g Gateway) Mend(ctx context.Context, env *Env) (string, error) {
