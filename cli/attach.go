@@ -151,7 +151,7 @@ func (c *addCommand) Execute([]string) error {
 	before, berr := rt.Cached(n.Name, at)
 	result, err := rt.Add(c.app.ctx, n.List, at)
 	if err != nil {
-		return undecoded(plainly(err, string(c.Args.NetNS)), string(c.Args.Network))
+		return outside(undecoded(plainly(err, string(c.Args.NetNS)), string(c.Args.Network)), string(c.Args.Network))
 	}
 	data, err := result.Encode(n.CNIVersion)
 	if err == nil {
@@ -161,6 +161,14 @@ func (c *addCommand) Execute([]string) error {
 		err = c.app.undoFailed(err, func(ctx context.Context) error { return rt.Del(ctx, n.List, at) })
 	}
 	return err
+}
+
+// outside adds why host-local does not give an address, whose text others know.
+func outside(err error, network string) error {
+	if err == nil || hintOf(err) != "" || !strings.Contains(err.Error(), "failed to allocate all requested IPs") {
+		return err
+	}
+	return hinted(err, "no range of the network has this address: patchbay network inspect %s shows its subnets", network)
 }
 
 // undecoded adds where a mistake is, if a plugin could not decode its configuration: it only knows the type that it wants.
