@@ -92,7 +92,7 @@ func TestOtherDrops(t *testing.T) {
 	b.chain(nftables.TableFamilyINet, "mine", "forward", nftables.ChainPolicyAccept)
 	b.healthy("drop")
 	b.chain(nftables.TableFamilyINet, "firewalld", "filter_FORWARD", nftables.ChainPolicyAccept)
-	b.finds("drop", "warning: firewalld is running and no container is in one of its zones")
+	b.finds("drop", "warning: firewalld is running, and no container is in one of its zones")
 }
 
 // iptables-nft has the policy DROP. The plugin firewall accepts its networks, and the others are
