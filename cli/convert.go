@@ -28,6 +28,7 @@ garbage-collects containers of the other.`
 type convertCommand struct {
 	app      *app
 	Separate bool `long:"separate" description:"the other way: the plugins inside one of type patchbay become separate ones"`
+	JSON     bool `long:"json" description:"the same: the output is always JSON"`
 	Args     struct {
 		File string `positional-arg-name:"FILE" required:"1"`
 	} `positional-args:"yes"`

@@ -43,6 +43,7 @@ func newNetworkCommand(a *app) *networkCommand {
 
 type networkShowCommand struct {
 	app  *app
+	JSON bool `long:"json" description:"the same: the output is always JSON"`
 	Args struct {
 		Network networkName `positional-arg-name:"NETWORK" required:"1"`
 	} `positional-args:"yes"`

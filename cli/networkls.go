@@ -90,6 +90,7 @@ func (a *app) attached() (map[string]int, error) {
 
 type networkInspectCommand struct {
 	app  *app
+	JSON bool `long:"json" description:"the same: the output is always JSON"`
 	Args struct {
 		Networks []networkName `positional-arg-name:"NETWORK" required:"1"`
 	} `positional-args:"yes"`
