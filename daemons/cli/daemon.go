@@ -58,6 +58,9 @@ func Main(args []string, log io.Writer) int {
 		args = append([]string{"version"}, args[1:]...)
 	}
 	_, err = p.ParseArgs(longFlags(args))
+	if parse := (*flags.Error)(nil); errors.As(err, &parse) && !isHelp(err) {
+		err = usageError{errors.New(terminal.Mistake(parse))}
+	}
 	if args[0] == "docker" && err != nil && !isHelp(err) {
 		a.serveFailure(err)
 	}
@@ -111,7 +114,6 @@ func longFlags(args []string) []string {
 
 // report prints an error and returns the exit status.
 func (a *app) report(err error) int {
-	var parse *flags.Error
 	var mistake usageError
 	switch {
 	case err == nil:
@@ -119,10 +121,7 @@ func (a *app) report(err error) int {
 	case isHelp(err):
 		fmt.Fprint(os.Stdout, terminal.ActiveHelp(a.parsed, terminal.Width(os.Stdout))) //nolint:errcheck // help
 		return 0
-	case errors.As(err, &parse), errors.As(err, &mistake):
-		if parse != nil {
-			err = errors.New(terminal.Mistake(parse))
-		}
+	case errors.As(err, &mistake):
 		a.print("error", err)
 		a.print("hint", errors.New(strings.Join(append([]string{"patchbayd"}, a.typed()...), " ")+" --help"))
 		return exitUsage
