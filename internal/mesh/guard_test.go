@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
 // forged is a VXLAN packet that some program makes.
@@ -382,7 +380,7 @@ func TestForgedToAnotherPort(t *testing.T) {
 
 func TestGuardUntilWireGuard(t *testing.T) {
 	needVXLAN(t)
-	nettest.Need(t, nettest.LinkKind("wireguard"))
+	needWireGuard(t)
 	l := newLab(t)
 	setup{VXLAN, "46"}.all(l.hosts[:2]...)
 	leaves(t, l.hosts[0], l.hosts[1], WireGuard)

@@ -6,6 +6,7 @@ package nettest
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -99,6 +100,33 @@ func ElementForOthers() Feature {
 	return Feature{"the element * of a set (Linux 5.13)", func() error {
 		return nftSays("add table inet probe; add set inet probe s { type ipv4_addr; elements = { * }; }; delete table inet probe")
 	}}
+}
+
+// FirstAddress is the first address of a subnet as one of the host's own. Before Linux 5.14 it is a broadcast address, and no route
+// can have it as its source.
+func FirstAddress() Feature {
+	return Feature{"the first address of a subnet (Linux 5.14)", func() error {
+		link := &netlink.Bridge{LinkAttrs: attrs()}
+		if err := netlink.LinkAdd(link); err != nil {
+			return err
+		}
+		return errors.Join(routeFromFirst(link), netlink.LinkDel(link))
+	}}
+}
+
+func routeFromFirst(link netlink.Link) error {
+	first := net.IPv4(198, 18, 0, 0)
+	for ip, bits := range map[string]int{"198.18.0.1": 24, "198.18.0.0": 32} {
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(ip), Mask: net.CIDRMask(bits, 32)}}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return err
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return err
+	}
+	to := &net.IPNet{IP: net.IPv4(198, 18, 1, 0), Mask: net.CIDRMask(24, 32)}
+	return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: to, Src: first})
 }
 
 // nftSays returns what nft says of commands that the kernel refuses.
