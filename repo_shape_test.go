@@ -207,6 +207,17 @@ func TestMapNamesEveryPackage(t *testing.T) {
 	for _, dir := range slices.Sorted(maps.Keys(missing)) {
 		t.Errorf("the map of ARCHITECTURE.md does not name `%s`: add a row, or add it to the row of its subject", dir)
 	}
+	rows := make(map[string]bool)
+	for line := range strings.Lines(string(text)) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), ",")
+		if first, _, _ = strings.Cut(first, " | "); !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		if rows[first] {
+			t.Errorf("the map of ARCHITECTURE.md has two rows of %s", first)
+		}
+		rows[first] = true
+	}
 }
 
 // eachFunction calls f for every function of the tree, tests included.
