@@ -286,7 +286,13 @@ func wrongForUsers() []wrongPlugin {
 			if call.Verb == spec.GC || call.Verb == spec.Del && p.calls[spec.Del] > 1 {
 				return nil, nil
 			}
-			return p.do(call)
+			out, err := p.do(call)
+			select { // else it may be killed only before it has done anything
+			case <-p.ctx.Done():
+				return nil, p.ctx.Err()
+			case <-time.After(50 * time.Millisecond):
+				return out, err
+			}
 		}},
 		{"a DEL that fails after a kill", "host-local", "killed", "then DEL failed", on(spec.Del, refuses(func(p *right, _ *spec.Call) bool { return p.calls[spec.Del] > 1 }))},
 		{"a port of every address", "portmap", "ports-elsewhere", "does not reach 203.0.113.2:18080 through the host", on(spec.Add, func(p *right, call *spec.Call) ([]byte, error) {
