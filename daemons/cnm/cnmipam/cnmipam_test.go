@@ -55,7 +55,10 @@ func TestContract(t *testing.T) {
 			{About: "a bad mac", Conf: object(t, `{"runtimeConfig":{"mac":3}}`), Code: 6, Msg: "failed to load netconf"},
 		},
 	}})
-	// The rule torn empties the files that say which addresses the driver has given: of them two more stay with the driver.
+	if draw.All(t) {
+		return // by exec, the rule killed ends the plugin before it knows which address the driver has given
+	}
+	// The rule torn empties the files that say which addresses the driver has given: two more stay with the driver.
 	if n := d.Addresses(); n != 5 {
 		t.Errorf("%d addresses are out, not two gateways, a kept one and two that no file names", n)
 	}
