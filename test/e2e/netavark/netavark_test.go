@@ -205,7 +205,7 @@ func reboots(l *lab) {
 	l.sh("podman start a")
 	id := l.sh("podman inspect -f '{{.Id}}' a")[:12]
 	l.eventually(fetched("127.0.0.1:8080"), id)
-	l.lacks("patchbay ps | grep "+id, "gone")
+	l.lacks("patchbay ps | grep -w a", "gone")
 	l.sh("podman rm -f -t 0 a b") // podman has forgotten that b was attached
 	l.sh("patchbay gc --apply --grace 0s")
 }
