@@ -51,8 +51,8 @@ func TestPortsCostTheSame(t *testing.T) {
 	}
 }
 
-// awaitElements waits until the kernel lists so many elements. While it enlarges a set's hash table, which it does behind a
-// commit, a list may lack some.
+// awaitElements waits until the kernel lists so many elements. A list right after the commit once lacked 146 of 10,000, perhaps
+// because the kernel was enlarging the set's hash table; why is not known.
 func awaitElements(t *testing.T, want int) {
 	t.Helper()
 	var got int

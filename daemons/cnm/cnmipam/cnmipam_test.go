@@ -55,12 +55,15 @@ func TestContract(t *testing.T) {
 			{About: "a bad mac", Conf: object(t, `{"runtimeConfig":{"mac":3}}`), Code: 6, Msg: "failed to load netconf"},
 		},
 	}})
+	// Two gateways and a kept address. The rule torn empties the files that say which addresses the driver has given, so two more
+	// stay with the driver each time that it runs. In a long run it runs by exec, too, as does the rule killed, each of whose six
+	// kills may leave two.
+	least, most := 3+2, 3+2
 	if draw.All(t) {
-		return // by exec, the rule killed ends the plugin before it knows which address the driver has given
+		least, most = 3+2*2, 3+2*2+6*2
 	}
-	// The rule torn empties the files that say which addresses the driver has given: two more stay with the driver.
-	if n := d.Addresses(); n != 5 {
-		t.Errorf("%d addresses are out, not two gateways, a kept one and two that no file names", n)
+	if n := d.Addresses(); n < least || n > most {
+		t.Errorf("%d addresses are out, want %d to %d", n, least, most)
 	}
 }
 
