@@ -240,7 +240,7 @@ func TestWatchOverflows(t *testing.T) {
 		slow := func() {
 			changed <- true
 			<-full
-			time.Sleep(20 * time.Millisecond) // the library finishes before the next look
+			time.Sleep(20 * time.Millisecond) // the library finishes before the next check
 		}
 		go func() { ended <- listener.Do(func() error { return h.mesh.Watch(ctx, slow) }) }()
 		h.awaitWatch(t, changed)

@@ -301,8 +301,8 @@ func (c *compiler) device(local netip.Addr) *Device {
 	return &c.state.Devices[len(c.state.Devices)-1]
 }
 
-// minMTU is the smallest MTU for IPv6 (RFC 8200 section 5). With a lower MTU, a device has no IPv6, and
-// so the next hops of its IPv4 routes have IPv4. leastMTU is the kernel's smallest MTU for IPv4.
+// minMTU is the smallest MTU for IPv6 (RFC 8200 section 5). With a lower MTU, a device has no IPv6, and so the next
+// hops of its IPv4 routes are IPv4 addresses. leastMTU is the kernel's smallest MTU for IPv4.
 const (
 	minMTU   = 1280
 	leastMTU = 68

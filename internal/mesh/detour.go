@@ -20,10 +20,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// A peer on the same link may not be reached by a direct route all the same: many clouds, and switches
-// with port security, drop packets with addresses that they have not given to the host. So Probe sends
-// an echo request from this host's address in its block to the peer's, on the link. If only the tunnel
-// carries one, the tunnel carries everything to this peer: a detour (docs/adr/0072).
+// A direct route to a peer on the same link may fail: many clouds, and switches with port security, drop
+// packets with addresses that they have not given to the host. So Probe sends an echo request from this
+// host's address in its block to the peer's, on the link. If an answer comes only through the tunnel, the
+// tunnel carries everything to this peer: a detour (docs/adr/0072).
 
 // direct is a direct route to test.
 type direct struct {
@@ -32,8 +32,8 @@ type direct struct {
 	tunnel         tunnelEnd
 }
 
-// standbyMetric is the metric of a direct route that is not used. The tests go this way, because they are
-// sent through the link. It is larger than that of our other routes.
+// standbyMetric is the metric of a direct route that is not used. The tests use this route, because they
+// are sent through its link. It is larger than that of our other routes.
 const standbyMetric = 2 * ipv6Metric
 
 // choose returns the direct route to a block, or the one through the tunnel if the network drops packets
@@ -87,7 +87,8 @@ func (s State) detour() error {
 		"or set the transport vxlan", strings.Join(names, ", "))
 }
 
-// detours returns the targets of direct routes that need a detour. An earlier agent's have standby routes.
+// detours returns the targets of direct routes that need a detour. The first call finds those of an earlier
+// agent by their standby routes.
 func (m *Mesh) detours(protocol uint8) (map[netip.Addr]bool, error) {
 	f := &m.paths
 	f.mu.Lock()
@@ -107,8 +108,8 @@ func (m *Mesh) detours(protocol uint8) (map[netip.Addr]bool, error) {
 	return maps.Clone(f.detours), nil
 }
 
-// noteDirects stores the results of tests: whether the target needs a detour. It reports whether one
-// differs from before.
+// noteDirects stores for each tested target whether it needs a detour, and reports whether a result has
+// changed.
 func (f *found) noteDirects(results map[netip.Addr]bool) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,7 +120,7 @@ func (f *found) noteDirects(results map[netip.Addr]bool) (changed bool) {
 	return changed
 }
 
-// directTests tests direct routes, and again those without a result, because the peer's agent may start
+// directTests tests direct routes. It repeats a test without a result, because the peer's agent may start
 // later than this one.
 type directTests struct {
 	conn    *nl.Conn
@@ -150,7 +151,7 @@ func (t *directTests) run(ctx context.Context, f *found, all bool) {
 	t.open = len(f.untested(false)) > 0
 }
 
-// again returns when direct routes without a result are tested again.
+// again returns the timer of the next test of direct routes without a result.
 func (t *directTests) again() <-chan time.Time {
 	if !t.open {
 		return nil
@@ -177,9 +178,9 @@ type tried struct {
 	straight, around *probe
 }
 
-// testDirects tests direct routes. A target has no result if no packet arrives on either way: the peer may
-// be down, or its agent too old for the test. If the tunnel carries packets, the direct route has a second
-// try: the peer's agent may have started between the first one and the tunnel's.
+// testDirects tests direct routes. If no packet arrives by either route, the target has no result: the peer
+// may be down, or its agent too old for the test. If the tunnel carries packets, the direct route is tried
+// again: the peer's agent may have started after the first try.
 func (e *echo) testDirects(ctx context.Context, conn *nl.Conn, list []direct) (detours map[netip.Addr]bool, err error) {
 	sockets, err := openBound(list)
 	defer sockets.close()
@@ -216,7 +217,7 @@ func (s boundSockets) tests(conn *nl.Conn, list []direct) (tests []tried) {
 			continue
 		}
 		// The first address of a subnet is an anycast address if a bridge has the subnet (RFC 4291
-		// section 2.6.1), so the answer may come from another one.
+		// section 2.6.1), so the answer may come from another address.
 		tests = append(tests, tried{
 			d, &probe{to: d.target, fd: fd, loose: true, uplink: smallProbe, low: smallProbe, high: smallProbe},
 			&probe{to: d.tunnel.hop, zone: link.Attrs().Index, uplink: smallProbe, low: smallProbe, high: smallProbe},
@@ -233,8 +234,8 @@ type bound struct {
 
 type boundSockets map[bound]int
 
-// openBound opens a socket for each link and source. Packets sent through it take a route through the link,
-// also if there is a better one. Answers come to the other sockets, from any link.
+// openBound opens a socket for each link and source. Packets sent through it use a route through this link,
+// even if another link has a better one. Answers arrive at the other sockets, from any link.
 func openBound(list []direct) (sockets boundSockets, err error) {
 	sockets = make(boundSockets)
 	for _, d := range list {

@@ -52,8 +52,8 @@ func (s *said) get() string {
 	return s.text
 }
 
-// The switch between two hosts drops packets that are not of the hosts' own addresses, as clouds do. Then
-// the tunnel carries those of this family, also after a start of the agent, until the switch passes them.
+// The switch between two hosts drops packets with other addresses than the hosts' own, as clouds do. Then
+// the tunnel carries the packets of this family until the switch passes them, even if the agent restarts.
 func TestDetour(t *testing.T) {
 	needVXLAN(t)
 	nettest.Need(t, nettest.Program("nft"))
@@ -135,8 +135,8 @@ func (u sourced) tests(within context.Context, h, peer *host) (detours map[netip
 	return detours
 }
 
-// A peer whose agent does not run, or is too old to have the address, has no result. If its agent starts
-// after the direct route had no answer, and before the tunnel is asked, it needs no detour.
+// A peer whose agent does not run, or is too old to have the address, has no result. If the agent starts
+// after the direct route failed, and before the tunnel is tried, the peer needs no detour.
 func TestNoDetour(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)
@@ -151,8 +151,7 @@ func TestNoDetour(t *testing.T) {
 	}
 }
 
-// lateStart calls start once, when the time has come at which the last request for the direct route had no
-// answer.
+// lateStart calls start once, when the last request for the direct route has timed out.
 type lateStart struct {
 	context.Context
 	at    time.Time

@@ -132,8 +132,8 @@ func (m *Mesh) local(vx *netlink.Vxlan, d Device) error {
 func looseAddr() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 112, 98}) }
 
 // wantsLoose reports whether the device needs this address. On a device without any IPv4 address, a loose
-// rp_filter is strict (__fib_validate_source): it drops each packet out of the tunnel whose source is
-// behind another link, such as that of a container of another network, which its host masquerades.
+// rp_filter acts as a strict one (__fib_validate_source): it drops each packet from the tunnel whose source is
+// behind another link. An example is a packet of another network's container, which its host masquerades.
 func (d Device) wantsLoose() bool { return !slices.ContainsFunc(d.Sources, netip.Addr.Is4) }
 
 // loose gives the device that address. It has the scope of a link, so masquerade and programs do not take it as

@@ -184,7 +184,7 @@ func (e *echo) wait(most time.Duration) {
 	if e.six != 0 {
 		fds = append(fds, unix.PollFd{Fd: int32(e.six), Events: unix.POLLIN})
 	}
-	_, _ = unix.Poll(fds, int(min(most, 100*time.Millisecond).Milliseconds())+1) // read looks in any case, whatever Poll returns
+	_, _ = unix.Poll(fds, int(min(most, 100*time.Millisecond).Milliseconds())+1) // read checks for packets, whatever Poll returns
 }
 
 // read takes the packets that have arrived. The socket gets all ICMP packets of the host.

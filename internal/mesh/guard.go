@@ -16,8 +16,8 @@ import (
 )
 
 // sender notes that a peer may send from a block into the tunnel. A peer with a direct route may, too:
-// it chooses the way of its packets itself. A host that uses no tunnels guards none, so its containers could
-// speak for it; it is no sender.
+// it chooses the way of its packets itself. A host that uses no tunnels does not stop its containers from
+// sending tunnel packets in its name, so it is no sender.
 func (c *compiler) sender(p Peer, block netip.Prefix) {
 	if p.Transport == WireGuard {
 		return
@@ -34,8 +34,8 @@ func (c *compiler) sender(p Peer, block netip.Prefix) {
 }
 
 // guard lets only peers send into the tunnel, drops what is not encrypted in an encrypted network, and
-// checks the sources of this host's containers. Without it, a device takes packets from anybody, and a host
-// takes packets with any source.
+// checks the sources of this host's containers. Without the guard, a device accepts packets from anybody,
+// and a host accepts packets with any source.
 func (s State) guard(ctx context.Context, fw *nft.Conn) error {
 	if s.tunnels() {
 		fw.Queue(nft.GuardTunnel(s.tunnel()))
@@ -45,8 +45,8 @@ func (s State) guard(ctx context.Context, fw *nft.Conn) error {
 	return fw.Commit(ctx)
 }
 
-// tunnels reports whether this host or its peers have tunnels. A host that reaches all its peers directly is
-// still one from which they take packets.
+// tunnels reports whether this host or its peers have tunnels. If this host reaches all its peers directly,
+// they still accept packets from it through their tunnels.
 func (s State) tunnels() bool { return len(s.Devices)+len(s.Senders) > 0 }
 
 // links returns the bridges of the networks, each once, and the networks' ranges.
@@ -85,8 +85,8 @@ func (s State) encrypted() (list []netip.Prefix) {
 	return list
 }
 
-// withoutDevices removes the devices that the state does not want, and then the guard of a tunnel
-// that has none any more.
+// withoutDevices removes the devices that the state does not want, and the guard of a tunnel that has no
+// device any more.
 func (m *Mesh) withoutDevices(ctx context.Context, s State, fw *nft.Conn) error {
 	if err := m.dropDevices(s.mark(), s.devices()); err != nil || len(s.Devices) > 0 {
 		return err
@@ -95,8 +95,8 @@ func (m *Mesh) withoutDevices(ctx context.Context, s State, fw *nft.Conn) error 
 	return fw.Commit(ctx)
 }
 
-// tunnel returns what may come out of the tunnel. An address in a network of the mesh must be one of the
-// peer that sends. A peer may send from other addresses, too: a host answers from the address that a
+// tunnel returns what may come out of the tunnel. A source in a network of the mesh must be an address of
+// the sending peer. A peer may send from other addresses, too: a host answers from the address that a
 // container called, and may forward packets of other networks.
 func (s State) tunnel() nft.Tunnel {
 	t := nft.Tunnel{Name: s.Name, Port: s.Port, VNI: s.VNI, Ends: s.Underlay, NoEnd: len(s.Devices) == 0, Others: s.otherPorts()}
@@ -128,8 +128,8 @@ func (s State) otherPorts() (list []uint16) {
 	return list
 }
 
-// outside returns the ranges of one family, each with its first and its last address, that no network of
-// the mesh has, and that are no address of this host's end. It leaves out addresses of one link.
+// outside returns the ranges of one family outside of the mesh's networks, each as its first and last
+// address. It leaves out this host's underlay addresses and, for IPv6, link-local addresses.
 func (s State) outside(v4 bool) (ranges [][2]netip.Addr) {
 	next, end := netip.IPv6Unspecified(), prefix.Last(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 	mine := []netip.Prefix{prefix.LinkLocal()}

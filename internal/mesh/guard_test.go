@@ -93,8 +93,7 @@ func (s *space) sends(t *testing.T, from, to string, payload []byte) {
 	s.throws(t, from, to, DefaultPort, payload)
 }
 
-// throws sends a datagram, with the source address that the kernel takes, or with from, for which a program
-// needs the capability NET_RAW.
+// throws sends a datagram. The kernel chooses its source address, or it is from, which requires CAP_NET_RAW.
 func (s *space) throws(t *testing.T, from, to string, port int, payload []byte) {
 	t.Helper()
 	must(t, s.conn.Do(func() error {
@@ -317,8 +316,8 @@ func leaves(t *testing.T, h, peer *host, other Transport) {
 	}
 }
 
-// A host without a device has containers, too. None of them sends into the tunnel of a peer that takes packets from
-// this host, and such a peer takes none from a host that uses no tunnels at all.
+// A host without a tunnel device has containers, too. They cannot send into the tunnel of a peer that accepts
+// packets from this host. From a host that uses no tunnels at all, a peer accepts none.
 func TestForgedWithoutADevice(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A process that hangs with the lock stops no agent for ever: the error names the process while there is still time.
+// If a process hangs with the lock, an agent does not wait for ever: it gets an error that names the process.
 func TestLockHeldByAHungProcess(t *testing.T) {
 	p := paths.Paths{Run: t.TempDir()}
 	if err := durable.MakeDir(p.Run, recordDir); err != nil {

@@ -127,8 +127,8 @@ func overHosts(t *testing.T, test func(*networks)) {
 	}
 }
 
-// Network 1 is internal on host 2, and host 1 has a bridge of it. What host 1 masquerades with the bridge's
-// address does not get into the network, nor do packets of host 1 itself. Its errors do.
+// Network 1 is internal on host 2, and host 1 has a bridge of it. Packets that host 1 masquerades with the
+// bridge's address do not enter the network, nor do packets of host 1's own processes. Its ICMP errors do.
 func TestInternalOverHosts(t *testing.T) {
 	overHosts(t, func(n *networks) {
 		a, b := n.hosts[0], n.hosts[1]
@@ -169,8 +169,9 @@ func (n *networks) close(h *host, network int) {
 	})
 }
 
-// Networks 2 and 3 are isolated. Host 1 has no bridge of network 2, so the kernel takes the address of the
-// bridge of network 3 for what it sends there. All the same, only containers of network 3 are kept away.
+// Networks 2 and 3 are isolated. Host 1 has no bridge of network 2, so the host's own packets to network 2
+// have the address of network 3's bridge. They pass all the same: only packets of network 3's containers are
+// dropped.
 func TestOpenToIsolated(t *testing.T) {
 	overHosts(t, func(n *networks) {
 		a, b := n.hosts[0], n.hosts[1]
@@ -185,8 +186,8 @@ func TestOpenToIsolated(t *testing.T) {
 	})
 }
 
-// A container with NET_RAW sends to a network of another host as somebody else. What it sends from its own
-// address, or from one that its host reaches through it, arrives.
+// A container with NET_RAW sends to a network of another host with foreign source addresses, in vain. Packets
+// from its own address, or from one that its host reaches through it, arrive.
 func TestForgedByContainer(t *testing.T) {
 	overHosts(t, func(n *networks) {
 		a, b := n.hosts[0], n.hosts[1]
@@ -227,7 +228,7 @@ func TestForgedByContainer(t *testing.T) {
 	})
 }
 
-// The check of sources stays as it is, comes back after damage, and goes with the mesh.
+// The check of sources does not change without need, is restored after damage, and is removed with the mesh.
 func TestLinksGuarded(t *testing.T) {
 	n := newNetworks(t, Routes)
 	a := n.hosts[0]

@@ -97,7 +97,8 @@ func (m *Mesh) addrs() ([]netlink.Addr, error) {
 	return slices.DeleteFunc(list, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }), nil
 }
 
-// own returns the host's addresses in its blocks. own stores for Watch what it looked at.
+// own returns the host's addresses in its blocks. own stores the blocks and the addresses for
+// Watch.
 func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix]netip.Addr {
 	out := make(map[netip.Prefix]netip.Addr)
 	for _, b := range blocks {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer to which there is no route does not keep the host from the others. A kernel without IPv6
-// answers EOPNOTSUPP for an IPv6 address.
+// A peer without a route does not cut off the host from the others. A kernel without IPv6 answers
+// EOPNOTSUPP for an IPv6 address.
 func TestNoRoute(t *testing.T) {
 	a := netip.MustParseAddr("fd00::1")
 	for _, err := range []error{nil, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EOPNOTSUPP} {

@@ -94,7 +94,8 @@ func (o *offloads) untested(ends []tunnelEnd) (list []untested) {
 	return list
 }
 
-// note keeps the result for an end. An error counts as one, otherwise it would come each time.
+// note keeps the result for an end. An error counts as a result, otherwise each test would report
+// it again.
 func (o *offloads) note(at testedEnd, done bool, err error) {
 	o.tested[at] = done
 	if err != nil && !nl.IsNotFound(err) {
@@ -129,7 +130,7 @@ func (o *offloads) test(ctx context.Context, u untested) (done bool, err error) 
 }
 
 // ask sends echo requests through the tunnels until each end has answered, three times at most.
-// Then small of an end's probe says whether it did.
+// Then the field small of an end's probe says whether the end answered.
 func (o *offloads) ask(ctx context.Context, list ...untested) {
 	var silent []*probe
 	for _, u := range list {

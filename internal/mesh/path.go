@@ -154,8 +154,8 @@ func (m *Mesh) Probe(ctx context.Context, changed func()) error {
 }
 
 // probe is the search for one path MTU. Each round sends two packets: one of the size to try, and
-// then a small one. If only the small one is answered in three rounds, the size is too large. So
-// a busy host or a lost packet does not decide.
+// then a small one. If only the small one is answered in three rounds, the size is too large. So a
+// busy host or one lost packet changes no result.
 type probe struct {
 	to      netip.Addr
 	zone    int  // index of the link, of a link-local address
@@ -180,7 +180,7 @@ const (
 	unknown
 )
 
-// rounds is how often an answer may be missing before that decides.
+// rounds is the number of missing answers that decides.
 const rounds = 3
 
 // leastPath returns the least path MTU for which Probe looks. IPv6 guarantees it, and every IPv4

@@ -76,12 +76,12 @@ type Subnet struct {
 	Bridge string
 
 	// Encrypted makes addresses of the network unreachable, except through routes to peers with
-	// WireGuard; other peers are refused. A peer with WireGuard does the same for its network;
-	// Encrypted also serves a host that knows no such peer yet.
+	// WireGuard; other peers are refused. The first peer with WireGuard has the same effect on its network;
+	// Encrypted is for a host that knows no such peer yet.
 	Encrypted bool
 
-	// Closed drops what arrives for an encrypted network through an uplink or a VXLAN tunnel, whoever sends
-	// it. Without Closed, only what has a source in the network is dropped.
+	// Closed drops all packets that arrive for an encrypted network through an uplink or a VXLAN tunnel.
+	// Without Closed, only packets with a source in the network are dropped.
 	Closed bool
 }
 

@@ -17,8 +17,8 @@ func (s *space) throw(t *testing.T, to, text string) {
 	s.throws(t, "", to, forgedPort, []byte(text))
 }
 
-// A host that encrypts takes no packets of the network that were not encrypted. Its own containers reach
-// each other, and what comes from the link to which the host has a route passes.
+// A host that encrypts drops unencrypted packets from the network's addresses. Its own containers reach
+// each other, and packets pass if they come from the link to which the host has a route.
 func TestPlain(t *testing.T) {
 	nettest.Need(t, nettest.Program("nft"))
 	l := newLab(t)

@@ -39,7 +39,7 @@ func quiet(t *testing.T, u setup, hosts ...*host) {
 
 // settle waits until the kernels of hosts report no more events. The kernel reports earlier
 // changes late, a change of carrier by up to a second (net/core/link_watch.c). The test would
-// take such an event for one of the next Sync.
+// attribute such an event to the next Sync.
 func settle(t *testing.T, hosts ...*host) {
 	t.Helper()
 	var fds []unix.PollFd

@@ -5,8 +5,9 @@ package mesh
 
 import "testing"
 
-// After a boot, the first ADD refuses an encrypted network before the agent runs, and no gc removes that. The
-// agent takes the routes over. If the network is removed, they stay while the host has an address of it.
+// After a boot, the first ADD makes routes that refuse an encrypted network, before the agent runs. No gc
+// removes these routes, and the agent takes them over. If the network is removed, they stay while the host
+// has an address in it.
 func TestRefusedWithoutNetwork(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]

@@ -61,9 +61,9 @@ func (m *Mesh) routes(s State) error {
 // encrypts reports whether a route leads to an encrypted peer.
 func (s State) encrypts(r Route) bool { return s.Wire != nil && r.Link == s.Wire.Name }
 
-// protects returns a function that reports whether a route still refuses packets of containers. It does if
-// the State has no network there any more, and the host has an address in the range: containers of the
-// network that was removed may run, and must not send to those of other hosts unencrypted.
+// protects returns a function that reports whether a route still refuses packets of containers. A route
+// does so if the State has no network in its range any more, but the host has an address there. Containers
+// of the removed network may still run, and must not send unencrypted packets to those of other hosts.
 func (m *Mesh) protects(s State) (func(*netlink.Route) bool, error) {
 	addrs, err := m.addrs()
 	return func(r *netlink.Route) bool {

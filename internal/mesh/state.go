@@ -35,7 +35,7 @@ type Sender struct {
 	Peer     string // for people
 	Underlay []netip.Addr
 	Inside   []netip.Prefix // its own addresses: its blocks, and the address of its device
-	Tunnels  bool           // a network of its may use tunnels
+	Tunnels  bool           // one of its networks may use tunnels
 	Port     uint16         // of its end of the tunnel
 }
 
@@ -53,7 +53,7 @@ type Device struct {
 	NoIPv6  bool // the kernel has no IPv6, or the MTU is too small for it
 	Sources []netip.Addr
 	Tunnels []Tunnel
-	Spare   bool // no route uses it: it has the Sources, and carries what comes
+	Spare   bool // no route uses it: it has the Sources, and receives packets of peers
 }
 
 // Tunnel has the device's entries for one peer.

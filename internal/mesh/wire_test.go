@@ -89,7 +89,7 @@ func TestCompileUnencrypted(t *testing.T) {
 	}
 }
 
-// A host that encrypts refuses its networks also before it knows a peer.
+// A host that encrypts makes its networks unreachable even before it knows a peer.
 func TestCompileEncryptedAlone(t *testing.T) {
 	self, _, facts := world()
 	for i := range self.Subnets {
@@ -288,8 +288,8 @@ func TestWirePeer(t *testing.T) {
 	}
 }
 
-// A network becomes encrypted, and a foreign route is in the way of a peer's block. The former route, which does
-// not encrypt, goes all the same.
+// A network becomes encrypted, and a foreign route is in the way of a peer's block. The former, unencrypted route is
+// removed all the same.
 func TestWireForeignRoute(t *testing.T) {
 	needWireGuard(t)
 	l := newLab(t)
