@@ -10,7 +10,8 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// Some of our chains are in the table only while something needs them. An agent compares them by itself.
+// Some of our chains are in the table only while something needs them. Their agent compares these chains
+// with what it wants; Verify does not.
 
 // wrongChain is a chain that is missing or differs.
 type wrongChain struct {

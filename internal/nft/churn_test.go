@@ -45,7 +45,7 @@ func TestChurn(t *testing.T) {
 				return
 			}
 			grown := many.beyond(none, how.expiry == expiryWorks)
-			for range 10 { // what grows does so each time; what other processes add does not
+			for range 10 { // real growth repeats; delays by other processes do not
 				if len(grown) > 0 {
 					grown = measure(t, how.expiry).beyond(none, how.expiry == expiryWorks)
 				}

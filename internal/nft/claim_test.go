@@ -32,7 +32,7 @@ func TestClaimRace(t *testing.T) {
 	c, d := open(t), Open("")
 	defer d.Close() //nolint:errcheck // a test's socket
 	mine, theirs := masqOf(testOwner), masqOf(otherOwner)
-	c.Add(port(80, "10.1.0.5:80", testOwner)) // makes the table
+	c.Add(port(80, "10.1.0.5:80", testOwner)) // this commit makes the table
 	commit(t, c)
 	asked := 0
 	c.AddOrDecide(func(taken *ConflictError) error { asked++; return nil }, mine)

@@ -41,7 +41,7 @@ type plan struct {
 
 	expires    bool          // removals may try to expire
 	timeout    time.Duration // of expire
-	generation []byte        // of the ruleset for which the plan is; nil: any (Guarded)
+	generation []byte        // generation of the ruleset for which the plan was made; nil: any (Guarded)
 }
 
 func (p plan) empty() bool {
@@ -62,9 +62,8 @@ func (c *Conn) Commit(ctx context.Context) error {
 	return c.settle()
 }
 
-// Start works like Commit, but does not wait for removals. Start serves a DEL that deletes a
-// link in the meantime. Before another owner may get what was removed, call Commit with an
-// empty queue.
+// Start works like Commit, but does not wait for removals. Start is for a DEL that deletes a link in the meantime.
+// Before another owner may get the keys of the removed elements, call Commit with an empty queue.
 func (c *Conn) Start(ctx context.Context) error {
 	defer c.Discard()
 	if !c.Pending() {
@@ -77,7 +76,7 @@ func (c *Conn) Start(ctx context.Context) error {
 	return c.commit(ctx)
 }
 
-// release gives the lock back, if commit has taken it.
+// release releases the lock, if commit has locked it.
 func (c *Conn) release() {
 	if c.unlock != nil {
 		c.unlock()

@@ -39,7 +39,7 @@ func mustMiss(t *testing.T, c *Conn, e Element) {
 	}
 }
 
-// A look or a removal creates nothing.
+// Neither a query nor a removal creates anything.
 func TestRemoveWithoutTable(t *testing.T) {
 	c := open(t)
 	c.Remove(attachment()...)

@@ -27,13 +27,13 @@ import (
 //	                                           [!] --dports|--sports|--ports N[:N],…  (-m multiport)
 //	ip saddr|daddr [!=] ADDR-ADDR              [!] --src-range|--dst-range ADDR-ADDR  (-m iprange)
 //
-// The words -m tcp, udp, sctp, multiport and iprange are ignored, because the options that they allow are known without them.
-// ADDR may be a range, as 10.0.0.1-10.0.0.9. In nft's forms, == is allowed before the value, and the value may be a
-// set: { 10.0.0.0/8, 192.0.2.1 }. In iptables' forms, -s and -d may have a list: 10.0.0.0/8,192.0.2.1. As in the
-// reference, "!" may come before or after the field. Everything else is refused, because ignoring a condition would
-// publish a port to more clients than the operator wants.
+// The words -m tcp, udp, sctp, multiport and iprange are ignored, because we know the options that they enable. ADDR
+// may be a range, as 10.0.0.1-10.0.0.9. In nft's forms, == is allowed before the value, and the value may be a set: {
+// 10.0.0.0/8, 192.0.2.1 }. In iptables' forms, -s and -d may have a list: 10.0.0.0/8,192.0.2.1. As in the reference,
+// "!" may come before or after the field. All other conditions are refused: to ignore one would publish a port to more
+// clients than the operator wants.
 
-// errTooMany refuses what would be too many rules. A packet meets one after the other.
+// errTooMany refuses what would be too many rules. The kernel evaluates them one after the other.
 var errTooMany = errors.New("write a prefix or a range")
 
 // errCondition is part of every other refusal.

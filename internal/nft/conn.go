@@ -24,7 +24,7 @@ type Conn struct {
 	extras []Extra
 	expiry expiry
 
-	unlock  func()    // set while Commit holds the lock
+	unlock  func()    // locked by Commit
 	leaving []Element // elements with an expiry timeout that may still exist
 	probing bool      // they have the timeout of a probe
 

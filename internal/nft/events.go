@@ -16,7 +16,7 @@ import (
 // Touch is how a transaction changed the network policies in our table.
 type Touch int
 
-// A program that changes them as package internal/policy/enforce does also changes the revision.
+// Package internal/policy/enforce changes the revision, too, when it changes them.
 const (
 	TouchClosed   Touch = iota // an ADD closed a pod
 	TouchRevision              // it changed the revision
@@ -24,8 +24,8 @@ const (
 	TouchMissed                // events were lost
 )
 
-// WatchPolicies calls touched after each transaction that changed the network policies, also if it is
-// this process's, until ctx ends. It calls ready when it watches.
+// WatchPolicies calls touched after each transaction that changed the network policies, even one of
+// this process, until ctx ends. It calls ready when it has begun to watch.
 func WatchPolicies(ctx context.Context, ready func(), touched func(Touch)) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -116,7 +116,7 @@ func (t *touches) note(kind int, m netlink.Message) {
 	case element && slices.Contains(slices.Concat(closed[0][:], closed[1][:]), name):
 		t.closed = t.closed || kind == unix.NFT_MSG_NEWSETELEM
 	case element && OfSources(name): // an ADD's or a DEL's
-	case OfSources(name): // an ADD may make it; only an agent that goes removes it
+	case OfSources(name): // an ADD may make it; only an agent that is being removed deletes it
 		removed := []int{unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELOBJ}
 		t.other = t.other || slices.Contains(removed, kind)
 	case element && name == SetPolicy:

@@ -19,11 +19,10 @@ import (
 // When a process deletes an element, closing its socket waits for RCU (11-12 ms), and
 // transactions of other processes wait too. Removal by expiry avoids this: a removal adds the
 // element again with a timeout of a millisecond. Newer kernels (Linux 6.12 and backports) then
-// change the element's timeout. Older kernels accept the same message but change nothing. So
-// the first removal after a boot probes the kernel: its timeout is long enough to read it back. That an
-// element is gone proves nothing, because another program may have flushed the ruleset. The removal
-// deletes every element that still exists at the deadline. A file in the run directory records the
-// result for later processes.
+// change the element's timeout. Older kernels accept the same message but change nothing. So the first removal
+// after a boot probes the kernel: its timeout is long enough to be read back. An element's absence would prove
+// nothing, because another program may have flushed the ruleset. The removal deletes every element that still
+// exists at the deadline. A file in the run directory records the result for later processes.
 
 // expiry says whether removal by expiry works on this kernel. The file holds it.
 type expiry string
@@ -60,8 +59,8 @@ func (c *Conn) timeout() time.Duration {
 	return expireAfter
 }
 
-// probe finds out, right after the first removal, whether the kernel has taken its timeout. If it cannot, the
-// next removal does.
+// probe finds out, right after the first removal, whether the kernel has applied its timeout. If probe cannot
+// tell, the next removal probes.
 func (c *Conn) probe(elems []Element) {
 	if c.expiry != expiryUnknown || len(elems) == 0 {
 		return
@@ -80,7 +79,7 @@ func (c *Conn) settle() error {
 		return nil
 	}
 	if len(c.leaving) > fewElements && c.expiry == expiryWorks && !c.probing {
-		AwaitTick(Ticks()) // to look up each would take longer; the first removal lasts more than two ticks
+		AwaitTick(Ticks()) // looking up each element would take longer; the first removal lasts more than two ticks
 		c.leaving = nil
 		return nil
 	}
@@ -122,9 +121,9 @@ func (c *Conn) deleteUnexpired(unexpired []Element) error {
 }
 
 // Leave ends the wait for removals that Start has committed, and reports whether that is safe. The
-// kernel removes the elements at its next tick. A caller that then gives back what they name, such as
-// an address, must call AwaitTick first. If removal by expiry may not work on this kernel, Leave returns
-// false, and the caller must call Commit.
+// kernel removes the elements at its next tick. Before a caller gives back something that they name, such as an
+// address, it must call AwaitTick. If removal by expiry may not work on this kernel, Leave returns false, and
+// the caller must call Commit.
 func (c *Conn) Leave() bool {
 	works, _ := c.ExpiryWorks()
 	if !works || c.probing {
@@ -138,10 +137,10 @@ func (c *Conn) Leave() bool {
 // ends the timeouts of elements.
 func Ticks() time.Duration { return ticks(unix.ClockGettime) }
 
-// AwaitTick waits until every element is gone whose removal, in any process, was committed before since
-// was read. A removal lasts one tick. But the clock may read a tick less than the timeouts do, and
-// a change of the time of day advances it by part of a tick. So AwaitTick waits until it has advanced by two.
-// The first removal after a boot lasts longer; the process that makes it waits for it (Leave).
+// AwaitTick waits until all elements have expired whose removal, in any process, was committed before since was
+// read. A removal lasts one tick. But the clock may be a tick behind the timeouts, and a change of the time of
+// day advances it by part of a tick. So AwaitTick waits until the clock has advanced by two ticks. The first
+// removal after a boot lasts longer; the process that makes it waits for it (Leave).
 func AwaitTick(since time.Duration) {
 	end := since + 2*ticks(unix.ClockGetres)
 	for remaining := end - Ticks(); remaining > 0; remaining = end - Ticks() {
@@ -162,7 +161,7 @@ func ticks(read func(clock int32, t *unix.Timespec) error) time.Duration {
 func (c *Conn) awaitExpiry(elems []Element) ([]Element, error) {
 	deadline := time.Now().Add(expiryDeadline)
 	for {
-		late := time.Now().After(deadline) // before the look: this process may be held up after it
+		late := time.Now().After(deadline) // read before the lookup: this process may be delayed after it
 		unexpired, err := c.present(elems)
 		if err != nil || len(unexpired) == 0 || late {
 			return unexpired, err

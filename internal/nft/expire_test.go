@@ -16,14 +16,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
-// The first removal that can probes the kernel, and the next process reads the result.
+// The first removal that is able to probe the kernel does so, and the next process reads the result.
 func TestExpiryIsLearnt(t *testing.T) {
 	c := open(t)
 	if _, known := c.ExpiryWorks(); known {
 		t.Fatal("known before it was tried")
 	}
 	works, known := false, false
-	for range 20 { // a process that is held up for 10 ms finds the element gone, and leaves it to the next removal
+	for range 20 { // a process that is delayed for 10 ms finds no element, and leaves the probe to the next removal
 		c.Add(attachment()...)
 		commit(t, c)
 		c.Remove(attachment()...)
@@ -93,8 +93,8 @@ func TestDeleteWhatDoesNotExpire(t *testing.T) {
 	}
 }
 
-// That an element is gone does not prove that it expired: an old kernel ignores the timeout (it is not sent here),
-// and another program flushes the ruleset.
+// A missing element does not prove that it expired: an old kernel ignores the timeout (here it is not sent), and
+// another program flushes the ruleset.
 func TestFlushIsNoExpiry(t *testing.T) {
 	c := open(t)
 	c.expiry = expiryUnknown
@@ -129,8 +129,8 @@ func TestDeleteOthersToo(t *testing.T) {
 	mustMiss(t, c, b)
 }
 
-// One process lets an element expire. Another adds it again as soon as it is gone, while
-// the first still waits to see that: the first must leave the new element alone.
+// One process lets an element expire. Another adds it again as soon as it has expired, while the first still
+// waits for that. The first must leave the new element alone.
 func TestAddedAgainWhileItLeaves(t *testing.T) {
 	for name, e := range map[string]Element{"attachment": port(80, "10.1.0.5:80", testOwner), "network": AnyPort(netip.MustParsePrefix("10.1.0.0/24"), "pods")} {
 		t.Run(name, func(t *testing.T) {

@@ -50,10 +50,9 @@ func MasqAll(addr netip.Addr, comment string) Element {
 }
 
 // SNAT returns the element that lets Neighbours and MasqAll work for one published port. The
-// element also masquerades traffic to this port from 127.0.0.0/8. Without this restriction to
-// published ports, Neighbours and MasqAll would masquerade the destination NAT of every
-// program and hide the client. An example is a Kubernetes Service between two pods of a
-// subnet.
+// element also masquerades traffic to this port from 127.0.0.0/8. Without this restriction to published ports,
+// Neighbours and MasqAll would masquerade connections that any program translates, such as those of a Kubernetes
+// Service between two pods of a subnet, and hide the client.
 func SNAT(p Published, comment string) Element {
 	to := p.To.Addr()
 	return Element{
@@ -121,9 +120,9 @@ func Exempt(from, to netip.Prefix, network string) Element {
 }
 
 // AnyPort returns the element that gives masqueraded packets from a prefix a random source port, as egress
-// addresses do. Without it a packet keeps its port if no connection has it. The kernel looks for such a connection
-// before it inserts the new one: of two first packets from the same port to the same destination at the same
-// moment, one is lost (insert_failed in /proc/net/stat/nf_conntrack; measured in ADR 81).
+// addresses do. Without it a packet keeps its port unless another connection uses that port. The kernel looks for
+// such a connection before it inserts the new one. So of two first packets from the same port to the same
+// destination at the same moment, one is lost (insert_failed in /proc/net/stat/nf_conntrack; measured in ADR 81).
 func AnyPort(from netip.Prefix, network string) Element {
 	a := from.Addr()
 	return pair(of(a, SetAnyPort4, SetAnyPort6), from, netip.PrefixFrom(a, 0).Masked(), network)

@@ -30,7 +30,7 @@ import (
 //
 // The chain comes after the filters of other programs, so only flows that all of them let through
 // skip them. The flow has both directions, but packets of a direction skip the hooks only if they
-// enter through a device of the flowtable. The kernel takes a device that is deleted out of the
+// enter through a device of the flowtable. When a device is deleted, the kernel removes it from the
 // flowtable.
 const (
 	SetFastPath = "fastpath" // bridge . uplink: established flows skip the hooks
@@ -94,12 +94,12 @@ func (x fastPath) String() string {
 // Needs reports that the change creates something.
 func (fastPath) Needs() bool { return true }
 
-// Lasting does nothing: the last pair of another bridge may take the flowtable with it, and the next one
-// bring it back without these devices.
+// Lasting does nothing. It marks work that must be checked again: a removal of another bridge's last
+// pair may delete the flowtable, and the next ADD may make it again without these devices.
 func (fastPath) Lasting() {}
 
-// Merge joins the devices of two extras. What comes later replaces a LeaveFastPath, and is replaced
-// by one.
+// Merge joins the devices of two extras. Of this work and a LeaveFastPath, the one that was queued later
+// remains.
 func (x fastPath) Merge(next Extra) (Extra, bool) {
 	switch y := next.(type) {
 	case fastPath:
@@ -211,9 +211,9 @@ func (s fastPathState) write(enc *nftables.Conn, devices []string) error {
 	return nil
 }
 
-// LeaveFastPath returns the work that deletes the set, the flowtable and the chain, if they serve
-// nothing but the given elements. The flows then pass the hooks again. Devices that only these
-// elements needed stay in a flowtable that others need: there the kernel finds no new flow of them.
+// LeaveFastPath returns the work that deletes the set, the flowtable and the chain, if only the given
+// elements need them. The flows then pass the hooks again. If other elements need the flowtable, the
+// devices of the given elements stay in it, but no new flows are added for them.
 func LeaveFastPath(removed ...Element) Extra { return leaveFastPath{removed} }
 
 type leaveFastPath struct{ removed []Element }
@@ -223,7 +223,8 @@ func (leaveFastPath) String() string {
 	return "delete flowtable " + flowtableName + " unless it is used"
 }
 
-// Guarded does nothing: an element that another process adds must not be deleted with the set.
+// Guarded does nothing. It marks work that must fail after another process's change, so that no element
+// which that process adds is deleted with the set.
 func (leaveFastPath) Guarded() {}
 
 // Merge joins the elements of two extras. See fastPath.Merge.
@@ -269,9 +270,10 @@ func (s fastPathState) remove(enc *nftables.Conn) {
 // ErrNoFastPath means that the kernel has no flowtables.
 var ErrNoFastPath = errors.New("the kernel has no flowtables (CONFIG_NF_FLOW_TABLE_INET, CONFIG_NFT_FLOW_OFFLOAD)")
 
-// TryFastPath returns ErrNoFastPath if the kernel lacks what EnsureFastPath needs. TryFastPath makes a
-// flowtable, and a rule that adds flows to it, in a transaction without an end, as nft --check does. The
-// kernel loads the modules, answers, and applies nothing. If our flowtable exists, that is the answer.
+// TryFastPath returns ErrNoFastPath if the kernel lacks what EnsureFastPath needs. Like nft --check,
+// TryFastPath makes a flowtable, and a rule that adds flows to it, in a transaction without an end. The
+// kernel loads the modules, answers, and applies nothing. If our flowtable exists, TryFastPath does not
+// ask.
 func (c *Conn) TryFastPath() error {
 	have, err := c.readFastPath()
 	if err != nil || have.flowtable {

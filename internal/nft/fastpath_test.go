@@ -177,8 +177,8 @@ func (b *between) Plan(*Conn) (func(*nftables.Conn) error, error) {
 	return nil, nil
 }
 
-// Between the plan of an ADD and its transaction, the last pair of another bridge goes, and another one comes.
-// The flowtable that this makes has the devices of the ADD.
+// Between the plan of an ADD and its transaction, another process removes the last pair of another bridge and
+// adds a pair. The new flowtable must have the devices of the ADD.
 func TestFastPathMadeAnew(t *testing.T) {
 	nettest.Need(t, nettest.Flowtables())
 	c, other := open(t), Open(t.TempDir())

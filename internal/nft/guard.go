@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel counts the changes of the ruleset of a network namespace, those of all programs. A
-// transaction that begins with such a number is refused if there was another change since. So
-// nothing can change between our look and the transaction.
+// The kernel counts all changes of a network namespace's ruleset, by any program. A transaction can
+// begin with the number for which it was planned: the kernel refuses it if the ruleset has changed
+// since. So nothing can change between our look and the transaction.
 
 const batchGeneration = 1 // NFNL_BATCH_GENID of include/uapi/linux/netfilter/nfnetlink.h
 

@@ -9,8 +9,8 @@ import (
 	"github.com/google/nftables"
 )
 
-// guarded counts its plans. While the second one is made, another process changes the ruleset: the
-// first look ends with taking the lock.
+// guarded counts its plans. Another process changes the ruleset during the second plan. The first
+// plan only leads to taking the lock.
 type guarded struct {
 	plans int
 	other func()
@@ -57,7 +57,7 @@ func (b *busy) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	return func(*nftables.Conn) error { return nil }, nil
 }
 
-// Guarded work waits for a moment without another transaction, also if there are many.
+// Guarded work finds a moment between the transactions of others, even if there are many.
 func TestGuardedAmongMany(t *testing.T) {
 	c, d := open(t), Open("")
 	defer d.Close() //nolint:errcheck // a test's socket
@@ -70,7 +70,7 @@ func TestGuardedAmongMany(t *testing.T) {
 	mustGet(t, c, mine)
 }
 
-// Work that turns out to change nothing is no transaction, for whose answer Commit would wait.
+// If work has nothing to change, Commit sends no transaction, whose answer would never come.
 func TestNothingToSend(t *testing.T) {
 	c := open(t)
 	c.Queue(&guarded{})
@@ -82,7 +82,8 @@ type light struct{ guarded }
 
 func (l *light) Light() bool { return true }
 
-// Only work that changes more than elements takes the lock, for which Commit looks again.
+// Only work that changes more than elements takes the lock. Commit then reads the kernel's state
+// again.
 func TestLight(t *testing.T) {
 	c := open(t)
 	work := &light{}

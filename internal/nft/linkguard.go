@@ -11,9 +11,9 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Other hosts believe the source address of what this host forwards to them, and keep networks apart by it.
-// So a container must not send there as a container of another network, or from an address of nobody. While
-// a mesh has networks whose hosts have bridges, our table has
+// Other hosts trust the source address of packets that this host forwards to them, and isolate networks by
+// it. So a container must not send them packets from an address of another network's container, or from an
+// address that nobody has. While a mesh has networks whose hosts have bridges, our table has
 //
 //	chain links_<name>_from    hook prerouting: what comes from one of these bridges, and what has a source in
 //	                           one of the networks and comes from any other bridge or veth but the uplinks

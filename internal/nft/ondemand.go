@@ -13,8 +13,8 @@ import (
 )
 
 // Most nodes never use some of the sets. A rule that looks up such a set would cost every packet, or
-// every new connection, up to 0.1 microseconds. So the first element makes the set, with its rules, in
-// chains that are empty at first. Both remain afterwards, because they do nothing without elements.
+// every new connection, up to 0.1 microseconds. So the transaction with a set's first element makes the set, and its
+// rules in chains that are empty at first. Set and rules remain afterwards, because they do nothing without elements.
 // The sets tell Verify and Rebuild which rules must exist.
 const (
 	chainClosed  = "closed"  // drops what isolated and internal networks must not forward
@@ -139,8 +139,8 @@ func rebuildRules(enc *nftables.Conn, specs []setSpec) {
 	}
 }
 
-// dropRanges queues the removal of sets that masqueraded whole networks, and of their chain. Tables of before schema 8
-// have them, but since schema 2 without elements. Rules of other chains may look them up, too.
+// dropRanges queues the removal of sets that masqueraded whole networks, and of their chain. Tables older than schema
+// 8 have them, from schema 2 on without elements. Rules of other chains may look them up, too.
 func dropRanges(enc *nftables.Conn, have []string) {
 	t := layoutOf(nftables.TableFamilyINet).table()
 	chain := &nftables.Chain{Name: "ranges", Table: t}

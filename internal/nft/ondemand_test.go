@@ -13,8 +13,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// passage is the way of a packet through the chains of one of our tables. The packet is not to or from
-// 127.0.0.0/8, and its key is only in the sets in.
+// passage is the path of a packet through the chains of one of our tables. The packet is neither to
+// nor from 127.0.0.0/8, and only the sets in contain its key.
 type passage struct {
 	layout
 	demand         []setSpec // sets on demand that the table has
@@ -32,7 +32,7 @@ func (p *passage) base() {
 	}
 }
 
-// chain goes through a chain. It reports whether the packet's way ends there.
+// chain goes through a chain. It reports whether the packet's path ends in it.
 func (p *passage) chain(name string) bool {
 	var rules []match
 	for _, c := range p.chains {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Packets of an encrypted network come out of its tunnel. What comes from another link with a source address
+// Packets of an encrypted network come out of its tunnel. A packet from another link with a source address
 // of the network was not encrypted, and anybody may have sent it. While a host encrypts, our table has
 //
 //	chain plain_<name>    hook prerouting: what has a source in an encrypted network, and comes from a link
@@ -23,7 +23,7 @@ import (
 // other hosts through the tunnel. The chain is not in the layout, as those of tunnels.
 const plainPrefix = "plain_"
 
-// Plain is what a mesh must not get unencrypted.
+// Plain says which packets of a mesh must not arrive unencrypted.
 type Plain struct {
 	Mesh  string
 	From  []netip.Prefix // the encrypted networks

@@ -89,8 +89,8 @@ func (c *Conn) decide(p *plan, got []found) error {
 	return c.planExtras(p)
 }
 
-// reserve makes room for the queue's elements, and finds out whether removals may expire. To read that for each of
-// thousands of elements, or to move them whenever a list grows, would cost more than to send them.
+// reserve makes room for the queue's elements, and finds out whether removals may expire. Asking for each of
+// thousands of elements, or copying a list each time it grows, would cost more than sending them.
 func (p *plan) reserve(c *Conn) {
 	removals := 0
 	for _, o := range c.queue {
@@ -163,9 +163,9 @@ func (o op) contest(spec setSpec, have Element) error {
 	return nil
 }
 
-// remove plans the removal of an element, by expiry if possible, else by deletion. A set of flows may
-// be deleted in the same transaction: then the element would be gone as if it had expired, and we
-// would believe that the kernel expires elements. So elements of such a set are deleted.
+// remove plans the removal of an element, by expiry if possible, else by deletion. Elements of a set of
+// flows are always deleted. The same transaction may delete the set: the missing element would then look
+// expired, and we would believe that the kernel expires elements.
 func (c *Conn) remove(p *plan, e Element) {
 	spec, _ := specOf(e.Set)
 	if p.expires && !e.timed && spec.level != ofFlows {

@@ -175,7 +175,8 @@ func (q query) String() string {
 	return what
 }
 
-// message encodes the query. An ADD or DEL of many ports makes thousands, so it needs one allocation.
+// message encodes the query. An ADD or DEL of many ports encodes thousands, so message makes only one
+// allocation.
 func (q query) message(flags netlink.HeaderFlags) netlink.Message {
 	b := make([]byte, 0, 96)
 	b = append(b, byte(q.family), unix.NFNETLINK_V0, 0, 0) // struct nfgenmsg: family, version, resource id
@@ -250,9 +251,9 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 // list reads all objects that a query asks for. If the table, chain or set is missing, it
 // returns none.
 //
-// The kernel sends a long answer in parts. Before each part it counts from the beginning. A part is
-// as large as the largest buffer that the kernel has seen on the socket, and at most 32 KiB, so
-// the buffer has this size (makeRoom).
+// The kernel sends a long answer in parts. For each part it walks through the objects from the
+// beginning. A part is as large as the largest buffer that the kernel has seen on the socket, and at
+// most 32 KiB, so the buffer has this size (makeRoom).
 func (c *Conn) list(q query) ([]netlink.Message, error) {
 	m := q.message(netlink.Dump)
 	if err := c.dial(); err != nil {

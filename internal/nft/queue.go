@@ -76,7 +76,7 @@ type Tenant interface {
 }
 
 // Guarded is an Extra whose plan may only be carried out if no other process has changed the ruleset
-// since. If one has, the kernel refuses the transaction, and Plan is called again.
+// since. If the ruleset has changed, the kernel refuses the transaction, and Plan is called again.
 type Guarded interface {
 	Extra
 	// Guarded does nothing.
@@ -84,15 +84,15 @@ type Guarded interface {
 }
 
 // Lasting is an Extra that Commit plans once more after the transaction, and repeats if something is missing
-// then. What was there at Plan may have been deleted and made anew for others, so the kernel had no reason to
-// refuse. Once the queue's elements exist, no process deletes it again.
+// then. An object that existed at Plan may have been deleted and made again for others, and the kernel does
+// not refuse the transaction then. Once the queue's elements exist, no process deletes the object again.
 type Lasting interface {
 	Extra
 	// Lasting does nothing.
 	Lasting()
 }
 
-// Light is an Extra that may need no lock.
+// Light is an Extra that needs the lock only for some changes.
 type Light interface {
 	Extra
 	// Light reports, after Plan, whether the plan changes only elements. Two processes may do that at

@@ -63,7 +63,7 @@ func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, erro
 	l := layoutOf(f).withFastPath(s.sets).withSources(s.sets)
 	t.dropWrong(enc, l)
 	if slices.Contains(s.sets, SetFastPath) {
-		enc.AddFlowtable(flowtable(l.table())) // keeps its devices
+		enc.AddFlowtable(flowtable(l.table())) // the flowtable keeps its devices
 	}
 	if slices.Contains(l.sets, SetOwnSource) {
 		addForged(enc, l)

@@ -69,7 +69,7 @@ type staticRule struct {
 func inetChains() []chainSpec {
 	guard := []staticRule{{"not by route_localnet from outside", loopbackGuard()}}
 	toPorts := []staticRule{{"", rule(toLocal(), jump(chainHostPorts))}}
-	// Packets of the host itself get here only if the chain output has left their address.
+	// Packets of the host itself get here only if the chain output has not changed their destination.
 	arrived := append([]staticRule{{"only from this host", rule(inLoopback(false), verdict(expr.VerdictReturn))}}, toPorts...)
 	return []chainSpec{
 		{name: chainAdmin, keep: true},
@@ -109,7 +109,7 @@ func hostPortRules() []staticRule {
 }
 
 // postroutingRules returns the rules that the first packet of each connection through the node
-// passes. So what most packets need not meet is in other chains.
+// passes. So rules that most packets do not need are in other chains.
 func postroutingRules() []staticRule {
 	return []staticRule{
 		{"", rule(published(), jump(chainPublished))},
@@ -120,8 +120,8 @@ func postroutingRules() []staticRule {
 
 // masqueradeRules returns the rules for packets of masqueraded containers. The first rules accept
 // packets that keep the container's address. The next rule gives packets an egress address, and the
-// next one gives them the host's usual address. The rules of IPv4 come first, because a packet passes
-// those of the other family for nothing.
+// next one gives them the host's usual address. The rules of IPv4 come first, so only packets of IPv6
+// pass rules of the other family.
 func masqueradeRules() []staticRule {
 	accept := verdict(expr.VerdictAccept)
 	return []staticRule{

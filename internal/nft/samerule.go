@@ -103,7 +103,7 @@ func shortPrefix(load, mask, cmp Expr) (short, with Expr, ok bool) {
 	}
 	m, value := mask.Value(unix.NFTA_BITWISE_MASK), cmp.Value(unix.NFTA_CMP_DATA)
 	n := 0
-	for n < len(m) && m[n] == 0xff { // bytes.TrimLeft would take 0xff in its cutset for any byte that is no character
+	for n < len(m) && m[n] == 0xff { // bytes.TrimLeft would let 0xff in its cutset match any byte that is not valid UTF-8
 		n++
 	}
 	whole := n > 0 && len(value) == len(m) && load.Number(unix.NFTA_PAYLOAD_LEN) == uint32(len(m)) && isZero(m[n:]) && isZero(value[n:])
@@ -118,7 +118,7 @@ func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 func dataOf(value []byte) []byte {
 	b, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_DATA_VALUE, Data: value}})
 	if err != nil {
-		return nil // longer than an attribute may be; addresses are shorter
+		return nil // only if value is too long for an attribute; addresses are not
 	}
 	return b
 }

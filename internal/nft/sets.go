@@ -110,7 +110,7 @@ type setSpec struct {
 	onDemand bool   // its first element makes the set with the rules that look it up: see ondemand.go
 	length   int    // prefix length, for a set for one length
 	learned  bool   // rules add elements
-	inside   bool   // the last field of the key is raw bytes behind the header of ICMP: see typeof.go
+	inside   bool   // the last field of the key is raw bytes after the header of ICMP: see typeof.go
 }
 
 // fields are the fields of a key or of data.
@@ -192,9 +192,9 @@ func setsWhere(is func(setSpec) bool) (names []string) {
 	return names
 }
 
-// exclusive reports whether an element of another owner stays when this owner adds the same
-// key. Published ports are exclusive: adding a port does not take it from another owner,
-// unless a decide function allows it. An address and a port are the data of those maps alone.
+// exclusive reports whether another owner's element stays when this owner adds the same key. Published
+// ports are exclusive: adding a port does not replace another owner's, unless a decide function allows
+// it. Only the maps of published ports have an address and a port as data.
 func (s setSpec) exclusive() bool { return len(s.data) > 1 }
 
 // specOf returns the specification of a set. The maps of a network's conditions have names

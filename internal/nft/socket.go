@@ -80,8 +80,8 @@ func (s *socket) send(msgs []netlink.Message) ([]netlink.Message, error) {
 	return msgs, nil
 }
 
-// makeRoom makes the buffer large enough for each answer to the messages. A larger one would cost a
-// short process more than a transaction's answers.
+// makeRoom makes the buffer large enough for each answer to the messages. A larger buffer would cost
+// a short process more time than reading a transaction's answers.
 func (s *socket) makeRoom(msgs []netlink.Message) {
 	n := longestObject
 	for _, m := range msgs {

@@ -38,7 +38,7 @@ func (g given) ReceiveIter() iter.Seq2[netlink.Message, error] {
 	}
 }
 
-// Errors are read as the library reads them, and a datagram that makes no sense harms nothing.
+// Errors are read as the library reads them, and a malformed datagram does no harm.
 func FuzzFailure(f *testing.F) {
 	echo := append(binary.NativeEndian.AppendUint32(nil, 20), make([]byte, 16)...)
 	text := netlink.Attribute{Type: 1, Data: []byte("no such set\x00")}
@@ -108,7 +108,7 @@ func TestKernelsText(t *testing.T) {
 	}
 }
 
-// An answer that does not fit is an error, and the next question gets its own answer.
+// An answer that does not fit is an error, and the next query gets its own answer.
 func TestTruncatedAnswer(t *testing.T) {
 	c := open(t)
 	c.Add(port(80, "10.1.0.5:80", testOwner))

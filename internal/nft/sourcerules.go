@@ -35,9 +35,9 @@ func ownSources(table nftables.TableFamily, all, v4, v6 string) []staticRule {
 	}
 }
 
-// linkOther returns the rules for packets of a pod's link from an address that is not in the sets. An
-// address of the link alone is no other pod's; network policies judge what it may do. They cannot judge
-// what comes from no address, and fib would let it pass to multicast.
+// linkOther returns the rules for packets of a pod's link from an address that is not in the sets. A link-local
+// address is no other pod's, and network policies judge its packets. They cannot judge packets from the unspecified
+// address, which fib would let pass to multicast.
 func linkOther() []staticRule {
 	const inet = nftables.TableFamilyINet
 	forged := match{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"}} // the kernel returns the name with the zero byte
@@ -63,7 +63,7 @@ func errorsFrom(table nftables.TableFamily, all string) []staticRule {
 const errorAt = 8
 
 // insideErrors returns the rules for errors of ICMP from pods: the packet in them must have been sent to the pod. Echo
-// requests and the messages of routers of RFC 1256 are no errors.
+// requests and the router messages of RFC 1256 are no errors.
 func insideErrors(table nftables.TableFamily, v4, v6 string, more ...staticRule) []staticRule {
 	inside := func(offset, size uint32, set string) match {
 		return match{loadMeta(expr.MetaKeyIIFNAME, reg1), &expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: size}, inSet(set, false)}
@@ -99,8 +99,8 @@ func portChains() []chainSpec {
 	}
 }
 
-// portOther returns the rules for frames of a pod's port from an address that is not in the sets. What
-// comes from an address of the link is judged by no policy.
+// portOther returns the rules for frames of a pod's port from an address that is not in the sets. No policy judges
+// packets from a link-local address.
 func portOther() []staticRule {
 	const bridge = nftables.TableFamilyBridge
 	rules := append(append(routers(bridge), neighbours(bridge, prefix.LinkLocal())...), neighbours(bridge, noAddr6())...)
@@ -142,7 +142,7 @@ func dhcp(table nftables.TableFamily, source, dest uint16, of match) staticRule 
 	return staticRule{"DHCP", rule(ipFamily(table, false), of, udp(source, dest), verdict(expr.VerdictAccept))}
 }
 
-// noAddress matches what a DHCP client sends that has no address yet.
+// noAddress matches packets of a DHCP client that has no address yet.
 func noAddress() match { return MatchPrefix(noAddr4(), true, expr.CmpOpEq) }
 
 // dhcp6 accepts DHCPv6 from one port to another if of matches. Both ends have link-local addresses, also when a lease is
@@ -169,8 +169,8 @@ func neighbours(table nftables.TableFamily, source netip.Prefix) []staticRule {
 	}
 }
 
-// routers returns the rules that drop what only a router sends: advertisements and redirects. A pod that takes them
-// would send its packets to another pod. With fewer hops the kernel ignores them.
+// routers returns the rules that drop messages that only a router sends: advertisements and redirects. A pod that
+// accepts a forged one would send its packets to another pod. The kernel ignores them if the hop limit is below 255.
 func routers(table nftables.TableFamily) []staticRule {
 	drop := verdict(expr.VerdictDrop)
 	return []staticRule{

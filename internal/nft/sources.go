@@ -32,7 +32,7 @@ import (
 //	    set policy_sources_portin4, policy_sources_portin6   port . destination in an error
 //	    chain policy_sources, policy_sources_errors, policy_sources_other
 //	    chain policy_sources_forward        hook forward: to a port in policy_portin
-//	    chain policy_sources_to             what comes to such a port: only what the table inet judges
+//	    chain policy_sources_to             packets to such a port: only those that the table inet judges
 //
 // A packet from a pod meets one lookup, any other packet two. The host may have a route to further
 // addresses behind a pod's own link, as to the networks that a pod routes. The kernel is asked for this
@@ -40,10 +40,10 @@ import (
 // bridge has no routes, so its ports send only from the addresses in the sets.
 //
 // An error of ICMP belongs to the connection of the packet in it, so policies let it pass. A pod may send errors only
-// about packets that were sent to it: otherwise it could end connections of other pods and of the node, or make them
-// small, whatever the policies say. The sets policy_sources_in4 and 6 have the pod's addresses once more, because nft
+// about packets that were sent to it: otherwise it could end connections of other pods and of the node, or lower their
+// MTU, whatever the policies say. The sets policy_sources_in4 and 6 have the pod's addresses once more, because nft
 // loads a rule with raw bytes of a packet only if its set has them, too. A pod that routes other networks sends errors
-// about packets to these. A packet from one of them shows that the host routes it to the pod.
+// about packets to these. A packet from such a network shows that the host routes the network to the pod.
 //
 // An element belongs to an attachment, and has its comment. Package internal/policy/enforce adds and removes it. Only the kernel
 // adds elements to policy_sources_routers.
@@ -58,7 +58,7 @@ const (
 	SetPortIn  = "policy_portin"  // table bridge: port of a pod that is not open for ingress
 	SetPortOut = "policy_portout" // table bridge: port of a pod that is not open for egress
 
-	// An earlier release leaves objects alone whose names begin so.
+	// An earlier release does not touch objects whose names begin with this.
 	setInside4  = "policy_sources_in4"     // link . destination of the packet in an error
 	setInside6  = "policy_sources_in6"     //
 	setRouters  = "policy_sources_routers" // link
@@ -68,7 +68,7 @@ const (
 	CountForged = "policy_forged" // packets of a pod's own link from an address that is not the pod's
 
 	chainSources      = "policy_sources"
-	chainSourcesOther = "policy_sources_other" // later in the alphabet: what calls it goes first
+	chainSourcesOther = "policy_sources_other" // later in the alphabet, so the chains that call it are deleted first
 	chainSourcesError = "policy_sources_errors"
 	chainSourcesOut   = "policy_sources_forward"
 	chainSourcesTo    = "policy_sources_to"
@@ -113,7 +113,8 @@ func Sources(link, port string, addrs []netip.Addr, comment string) (list []Elem
 	return list
 }
 
-// PortClosed returns the element by which a port takes (side 0) or sends (1) only what the table inet judges.
+// PortClosed returns the element by which a port receives (side 0) or sends (1) only packets that the table inet
+// judges.
 func PortClosed(side int, port, comment string) Element {
 	return Element{Set: [2]string{SetPortIn, SetPortOut}[side], Key: IfName(port), Comment: comment}
 }
@@ -172,10 +173,10 @@ func (x *sourceCheck) String() string {
 // Needs reports whether the table must exist. Elements say so for the table bridge.
 func (x *sourceCheck) Needs() bool { return x.family == nftables.TableFamilyINet }
 
-// Light reports whether everything was there.
+// Light reports whether all chains and sets existed.
 func (x *sourceCheck) Light() bool { return !x.makes }
 
-// Merge joins two of one table.
+// Merge joins two checks of one table.
 func (x *sourceCheck) Merge(next Extra) (Extra, bool) {
 	y, ok := next.(*sourceCheck)
 	if !ok || x.family != y.family {
@@ -184,7 +185,7 @@ func (x *sourceCheck) Merge(next Extra) (Extra, bool) {
 	return &sourceCheck{family: x.family, rules: x.rules || y.rules}, true
 }
 
-// Plan looks what exists. In most ADDs it has nothing to do.
+// Plan finds out what is missing; in most ADDs nothing is.
 func (x *sourceCheck) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	sets, chains := sourceSetsOf(x.family), sourceChains(x.family)
 	var what []query

@@ -20,7 +20,7 @@ func (x sourceDrop) String() string {
 	return "stop checking the sources of pods in table " + FamilyName(x.family) + " " + TableName
 }
 
-// Plan looks what exists.
+// Plan finds out which of its objects exist.
 func (x sourceDrop) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	sets, chains := sourceSetsOf(x.family), []string{chainSourcesTo, chainSourcesOut, chainSourcesError, chainSourcesOther, chainSources}
 	refs := make([]Ref, len(chains))

@@ -13,8 +13,8 @@ import (
 
 // The rest of a network may be on other hosts, behind any link. Only addresses identify it. But a host has
 // an address in the network, too: the first of its block, on its bridge. The kernel may choose this address
-// for what the host masquerades, so a packet from there is not one of the network's containers. It is known
-// by its last bits, and no rule needs a list of hosts:
+// for packets that the host masquerades, so a packet from it does not come from a container of the network.
+// The address is recognised by its last bits, so no rule needs a list of hosts:
 //
 //	set span4_24 { type ipv4_addr . ipv4_addr; flags interval; elements = { 10.1.0.0/16 . 10.1.0.0/16 } }
 //	chain span { ip saddr & 0.0.0.255 != 0.0.0.1 ip daddr & 0.0.0.255 != 0.0.0.1 ip saddr . ip daddr @span4_24 goto spanned }
@@ -28,12 +28,13 @@ const (
 )
 
 // Span returns the element that lets internal bridges forward between the containers of a network that
-// spans hosts. bits is the prefix length of a host's block. A host's own address is no container's.
+// spans hosts. bits is the prefix length of a host's block. A host's own address does not count as a
+// container's.
 func Span(network netip.Prefix, bits int, comment string) Element {
 	return blocks(SetSpan4, SetSpan6, network, network, bits, comment)
 }
 
-// Divided returns the element that stops forwarding from the containers of one network to another one of
+// Divided returns the element that stops forwarding from the containers of one network to another network of
 // the same family. bits is the prefix length of a host's block in the first one.
 func Divided(from, to netip.Prefix, bits int, comment string) Element {
 	return blocks(SetDivided4, SetDivided6, from, to, bits, comment)
@@ -70,8 +71,8 @@ func (s setSpec) divided() match {
 	return rule(family(v6), s.notHost(true), addrs(v6), match{inSet(s.name, false)}, jump(chainDivided))
 }
 
-// dividedRules returns the rules for packets of a container to an isolated network that is not its own. It
-// may answer a host that has an address there.
+// dividedRules returns the rules for packets of a container to an isolated network that is not its own. The
+// container may answer a host that has an address in that network.
 func dividedRules() []staticRule {
 	return []staticRule{
 		{"answers", rule(answers(), verdict(expr.VerdictReturn))},

@@ -10,7 +10,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// Another program gave an element a timeout of its own. That is no removal of ours, so
+// Another program gave an element a timeout of its own. The timeout is no removal of ours, so
 // Commit does not wait for it.
 func TestForeignTimeout(t *testing.T) {
 	mine := port(80, "10.1.0.5:80", testOwner)

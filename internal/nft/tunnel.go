@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel takes a VXLAN packet from anybody, and then believes the source address inside it. So a
-// container that sends a UDP packet to the port of a tunnel could speak for any other container. Our
-// table has these objects while a host has a tunnel. <name> is the name of its mesh:
+// The kernel accepts a VXLAN packet from anybody, and then trusts the source address inside it. So a container that
+// sends a UDP packet to the port of a tunnel could pretend to be any other container. Our table has these objects
+// while a host has a tunnel. <name> is the name of its mesh:
 //
 //	set tunnel_<name>_44 { typeof ip saddr . @th,336,32 }     end of a tunnel . source addresses inside, both IPv4
 //	set tunnel_<name>_46 { typeof ip saddr . @th,304,128 }    IPv6 inside; _64, _66: the end has IPv6
@@ -49,7 +49,7 @@ type Tunnel struct {
 	From []TunnelSource
 	Ends []netip.Addr // this host's addresses to which others send
 
-	NoEnd  bool     // this host has no end: only what goes to the ends of others is guarded
+	NoEnd  bool     // this host has no end: only packets to the ends of others are guarded
 	Others []uint16 // ports of the ends of others, besides Port
 }
 
@@ -145,7 +145,8 @@ func (t Tunnel) set(suffix string) setSpec {
 	return s
 }
 
-// lengths returns the length that most blocks have, by the families of their sources. Of two it is the shorter one.
+// lengths returns the length that most blocks have, by the families of their sources. If two lengths are equally
+// frequent, it is the shorter one.
 func (t Tunnel) lengths() map[string]int {
 	count := map[string]map[int]int{}
 	for _, x := range t.From {
@@ -238,9 +239,9 @@ func (t Tunnel) out() []chainSpec {
 
 // pathRules returns the rules for packets of a tunnel as they come from a link, after destination NAT: before Linux 5.19
 // only the hook prerouting can look up the way back through a link. A container is behind a bridge or a veth.
-// There a packet may have the address of another host only if that host is there, too. What is not for this
-// host must always come from where its source is; an address of this host is behind no link. Most packets are for
-// an end of this host, and a comparison costs less than to ask the routes whose address it is.
+// A packet from there may have the address of another host only if the route to that host leads there, too. A packet
+// that is not for this host must always come from the link to its source; an address of this host is behind no link.
+// Most packets are for an end of this host, and comparing the address costs less than a route lookup.
 func (t Tunnel) pathRules() (rules []staticRule) {
 	add := func(of match) {
 		rules = append(rules, staticRule{"from an address that is not there", rule(of, notBehind(), verdict(expr.VerdictDrop))})
@@ -264,8 +265,8 @@ func (t Tunnel) sourceRules() (rules []staticRule) {
 	return append(rules, staticRule{"not from a peer, or from an address that the peer does not have", verdict(expr.VerdictDrop)})
 }
 
-// rule returns a rule for packets of the tunnel. The kernel reads four bytes without a call, and would copy the three of
-// the VNI.
+// rule returns a rule for packets of the tunnel. It loads four bytes, which the kernel reads without a call, instead
+// of the three of the VNI.
 func (t Tunnel) rule(more ...match) match {
 	port, vni := binary.BigEndian.AppendUint16(nil, t.Port), binary.BigEndian.AppendUint32(nil, t.VNI<<8)
 	load := func(at, size uint32) *expr.Payload {
@@ -335,8 +336,8 @@ func translated() match {
 // GuardTunnel returns the work that makes the kernel's objects of a tunnel what t wants.
 func GuardTunnel(t Tunnel) Extra { return tunnelGuard{t} }
 
-// UnguardTunnel returns the work that removes the objects of the tunnel of a mesh. keepOut leaves those that
-// guard the ends of others.
+// UnguardTunnel returns the work that removes the objects of the tunnel of a mesh. With keepOut, the objects that
+// guard the ends of others stay.
 func UnguardTunnel(mesh string, keepOut bool) Extra { return tunnelRemoval{mesh, keepOut} }
 
 type tunnelGuard struct{ Tunnel }

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A set whose key has raw bytes of a packet is printed by nft as `typeof ip saddr . @th,336,32`, and nft
-// loads a rule that looks up such a set only if the set says so. google/nftables v0.3.0 cannot write this.
-// It is stored as nested triples of type, length and value in the set's user data. The numbers are
-// those of nftables/include (expression.h, proto.h) and of libnftnl/include/libnftnl/udata.h. They are
-// stored in the kernel, so they do not change.
+// A set whose key has raw bytes of a packet is printed by nft as `typeof ip saddr . @th,336,32`, and nft loads a rule
+// that looks up such a set only if the set has this type. google/nftables v0.3.0 cannot write this. It is stored as
+// nested triples of type, length and value in the set's user data. The numbers are those of nftables/include
+// (expression.h, proto.h) and of libnftnl/include/libnftnl/udata.h. They are stored in the kernel, so they do not
+// change.
 const (
 	udataByteOrder = 0 // of a set
 	udataTypeof    = 3 // of a set: the key
@@ -84,7 +84,7 @@ func (s setSpec) typeofInside() []byte {
 	return typeofPair(expression(typeofMeta, udata(metaKey, udataNumber(uint32(expr.MetaKeyIIFNAME)))), s.raw(at))
 }
 
-// raw is the last field of a key, so many bytes behind the beginning of the transport header.
+// raw is the last field of a key, at this offset, in bytes, from the beginning of the transport header.
 func (s setSpec) raw(at uint32) []byte {
 	return expression(typeofPayload, udata(payloadDesc, udataNumber(0), payloadField, udataNumber(0), payloadBase, udataNumber(baseTransport),
 		payloadOffset, udataNumber(8*at), payloadLength, udataNumber(8*uint32(s.key[1].size()))))

@@ -70,7 +70,7 @@ func TestWantedIsWhatTheLibraryWrites(t *testing.T) {
 	}
 }
 
-// A rule is another rule if any attribute of it is missing or has another value, and if it has one more.
+// Two rules differ if an attribute is missing, has another value, or is additional.
 func TestOtherAttributeIsAnotherRule(t *testing.T) {
 	for _, e := range ruleExprs() {
 		kernels := func() []Expr { return []Expr{kernelForm(marshalled(t, e))} }
@@ -140,7 +140,7 @@ func padding(b []byte, at int) bool {
 	return at >= int(in[0].Length)
 }
 
-// A second look at the same ruleset costs one request, and any change ends that.
+// A second VerifyTable of the same ruleset costs one request. After any change, the table is read again.
 func TestVerifyAgain(t *testing.T) {
 	c := open(t)
 	c.Add(attachment()...)

@@ -82,7 +82,7 @@ func TestLengthsToldApart(t *testing.T) {
 }
 
 // TestFromSchema6: after an upgrade, an internal bridge forwards within a network that spans hosts, and nothing masquerades
-// whole networks. The table also has what it kept of schema 1.
+// whole networks. The table also has the objects that it kept from schema 1.
 func TestFromSchema6(t *testing.T) {
 	nettest.Need(t, nettest.BackRoutesAtForward()) // of the spans
 	c := open(t)

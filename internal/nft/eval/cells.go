@@ -25,8 +25,8 @@ type cause uint8
 
 const (
 	unsaid    cause = 1 << iota // none of the others
-	ofFew                       // it differs between packets of any traffic, so a value of it is that of few packets
-	ofFrames                    // with ofFew: another value than this is that of most frames
+	ofFew                       // it differs between packets of any traffic, so few packets have one certain value
+	ofFrames                    // with ofFew: most frames have another value than the compared one
 	otherLink                   // it is the link at the other end
 	portName                    // it is the name of one of Traffic.Ports
 	ofState                     // it is the state of the connection
@@ -40,7 +40,7 @@ type match struct {
 	why cause // why is is Perhaps
 }
 
-// and returns the condition that m and o hold together.
+// and returns the condition that both m and o are true.
 func (m match) and(o match) match {
 	switch {
 	case m.is == No || o.is == Yes:
@@ -51,7 +51,7 @@ func (m match) and(o match) match {
 	return match{Perhaps, m.why | o.why}
 }
 
-// or returns the condition that m or o holds. It is met by few packets only if each of them is.
+// or returns the condition that m or o is true. It is one of few packets only if both m and o are.
 func (m match) or(o match) match {
 	switch {
 	case m.is == Yes || o.is == No:
@@ -70,7 +70,7 @@ func (m match) not(invert bool) match {
 	return match{No - m.is, m.why}.open()
 }
 
-// open returns the condition for a comparison that is not one with a value, or with values of a list.
+// open returns the condition for a comparison with something else than a value or a list of values.
 func (m match) open() match {
 	if m.why&(ofFrames|otherLink) != 0 {
 		m.why &^= ofFew
@@ -109,7 +109,7 @@ func (c cells) why() (why cause) {
 	return why
 }
 
-// only reports whether no bit is known, for no other reason.
+// only reports whether no bit is known, and why is the only reason.
 func (c cells) only(why cause) bool {
 	return !slices.ContainsFunc(c, func(b cell) bool { return b.known != 0 || b.why != why })
 }

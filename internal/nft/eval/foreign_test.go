@@ -176,8 +176,8 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestSetsNotRead asks about sets that cannot be read: of another program's table they leave a doubt, and of our own
-// table nobody asks, because its sets are compared with the records.
+// TestSetsNotRead asks about sets that cannot be read. In another program's table they make the answer uncertain. In
+// our own table they do not matter, because doctor compares our sets with the records.
 func TestSetsNotRead(t *testing.T) {
 	lookup := func(to ...nft.Expr) []nft.Expr {
 		payload := nft.Expr{Name: "payload", Attrs: nft.Attrs{

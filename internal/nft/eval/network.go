@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Traffic is what the containers of a network send (if Out is set) or receive. Only the
-// containers' end is known. The other end may be any address and link.
+// Traffic describes the packets that the containers of a network send (if Out is set) or receive.
+// Only the containers' end is known. The other end may be any address and link.
 type Traffic struct {
 	Net  netip.Prefix
 	Link string // the bridge; "" if every container has its own link
@@ -65,7 +65,7 @@ func (t Traffic) own() cells {
 	return c
 }
 
-// links completes what is known of the links.
+// links adds the facts about the links.
 func (t Traffic) links(k *knowledge) {
 	near, far, index := uint32(unix.NFT_META_IIFNAME), uint32(unix.NFT_META_OIFNAME), uint32(unix.NFT_META_IIF)
 	if !t.Out {
@@ -86,7 +86,7 @@ func (t Traffic) links(k *knowledge) {
 	}
 }
 
-// differs reports whether no port has this name, or a name that begins like this.
+// differs reports whether no port has this name or, for a prefix, a name that begins with it.
 func (t Traffic) differs(c cells, value []byte) bool {
 	return len(c) > 0 && c.only(portName) && !slices.ContainsFunc(t.Ports, func(port string) bool { return bytes.HasPrefix(linkName(port), value) })
 }

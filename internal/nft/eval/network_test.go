@@ -54,12 +54,12 @@ func baseChain(t *nft.Table, name string) nft.Chain {
 	return t.Chains[slices.IndexFunc(t.Chains, func(c nft.Chain) bool { return c.Name == name })]
 }
 
-// These are the kinds of conditions, by what they match of the traffic in one direction. What may begin a connection
-// leaves, and what comes in may only answer.
+// These are the kinds of conditions, by what they match of the traffic in one direction. Outgoing packets may begin
+// a connection, incoming ones only answer.
 const (
 	all     = "all"
-	none    = "none"    // no packet, or of what leaves only answers
-	some    = "some"    // what is not known: perhaps all, perhaps none
+	none    = "none"    // no packet or, of outgoing packets, only answers
+	some    = "some"    // an unknown value: perhaps all, perhaps none
 	few     = "few"     // some packets, such as those to one port
 	states  = "states"  // some states of connections
 	answers = "answers" // the states of answers
@@ -131,7 +131,7 @@ func whetherDropped(table *nft.Table, traffic Traffic) string {
 	return "drops"
 }
 
-// reached says how much of the traffic comes to the rule behind the one that accepts.
+// reached says how much of the traffic reaches the rule after the one that accepts.
 func reached(table *nft.Table, traffic Traffic) string {
 	switch d := DroppedBy(table, baseChain(table, "accepts"), traffic); {
 	case d.At == "":
@@ -266,7 +266,7 @@ func TestConditionsOfNetworks(t *testing.T) {
 		{rule: `iifname . ct state { "br0" . new }`, out: begins, in: few, v6: begins},
 		{rule: `iifname . ct state { "br1" . new }`, out: none, in: some},
 
-		// What decides nothing by itself, and what this package does not know.
+		// Expressions that decide nothing by themselves, and expressions that this package does not know.
 		{rule: "counter ip saddr 10.1.0.0/16 log prefix \"x\"", out: all, in: some},
 		{rule: "meta mark set 1 ip saddr 10.1.0.0/16", out: all, in: some},
 		{rule: "ct mark set 1 ip saddr 10.1.0.0/16", out: all, in: some},
@@ -343,8 +343,8 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestChains asks about several rules, jumps and policies. The answers are of what leaves, of what comes in, and
-// whether connections pass.
+// TestChains asks about several rules, jumps and policies. There is one answer for outgoing packets, one for
+// incoming packets, and one that says whether connections pass.
 func TestChains(t *testing.T) {
 	const hook = "type filter hook forward priority 0; "
 	for _, c := range []struct{ chains, out, in, passed string }{
@@ -360,7 +360,7 @@ func TestChains(t *testing.T) {
 		{"chain base { " + hook + `iifname "br0" return; drop; }`, "-", "rule 2 of chain base", "No"},
 		{"chain base { " + hook + "policy drop; tcp dport 80 return; accept; }", "-", "-", "Yes"},
 
-		// What may accept before, and what may drop before.
+		// An earlier rule may accept or drop.
 		{"chain base { " + hook + "tcp dport 80 accept; drop; }", "rule 2 of chain base, maybe", "rule 2 of chain base, maybe", "No"},
 		{"chain base { " + hook + "ip saddr 10.1.0.7 accept; drop; }", "rule 2 of chain base, maybe", "rule 2 of chain base, maybe", "Perhaps"},
 		{"chain base { " + hook + "tcp dport 80 drop; ip saddr 10.1.0.7 drop; }", "-", "-", "Yes"},
@@ -379,7 +379,7 @@ func TestChains(t *testing.T) {
 		{"chain base { " + hook + `ip saddr @s drop; ip daddr @s drop; } set s { type ipv4_addr; elements = { * }; }`, "doubt: rule 1 of chain base", "doubt: rule 1 of chain base", "Yes"},
 		{"chain base { " + hook + `ip saddr @s drop; drop; } set s { type ipv4_addr; elements = { * }; }`, "rule 2 of chain base", "rule 2 of chain base", "No"},
 
-		// Jumps. One that depends on what is not known is not followed: it may accept.
+		// Jumps. One whose condition is uncertain is not followed: it may accept.
 		{"chain a { drop; } chain base { " + hook + "jump a; }", "rule 1 of chain a", "rule 1 of chain a", "No"},
 		{"chain a { return; drop; } chain base { " + hook + "jump a; drop; }", "rule 2 of chain base", "rule 2 of chain base", "No"},
 		{"chain a { accept; } chain base { " + hook + "jump a; drop; }", "-", "-", "Yes"},

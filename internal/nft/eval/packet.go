@@ -20,7 +20,7 @@ type Packet struct {
 	Protocol uint8      // not known if 0
 	Port     uint16     // of the destination, or the type of ICMP; not known if 0
 
-	Hops uint8 // hop limit of IPv6; not known if 0
+	Hops uint8 // hop limit of IPv6; unknown if 0
 
 	Ignores func(nft.Rule) bool // rules that count as if they did not match; nil: none
 	Without []string            // sets in which no lookup finds the packet

@@ -53,7 +53,7 @@ const (
 	not       = "not"
 )
 
-// TestConditions drops what meets a condition, as a person may write it.
+// TestConditions drops packets that meet a condition, in the form in which a person may write it.
 func TestConditions(t *testing.T) {
 	for _, c := range []struct {
 		rule       string
@@ -112,7 +112,8 @@ func TestConditions(t *testing.T) {
 		{rule: "meta mark set ip saddr map { 10.9.9.9 : 1 }", four: not, six: not},
 		{rule: "ct mark set 1", four: certain, six: certain},
 
-		// What is not known of the packet, or to this package, is not guessed.
+		// The package does not guess: neither an unknown property of the packet nor an expression that it does
+		// not know.
 		{rule: "tcp sport < 80", four: uncertain, six: not},
 		{rule: "tcp sport 1024-2000", four: uncertain, six: not},
 		{rule: "tcp sport != { 80, 443 }", four: uncertain, six: not},
@@ -250,7 +251,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestTooDeep follows a packet through chains that call each other deeper than the kernel lets them, and to a set that is gone.
+// TestTooDeep follows a packet through chains that call each other deeper than the kernel lets them, and
+// to a set that no longer exists.
 func TestTooDeep(t *testing.T) {
 	jump := nested(t, unix.NFTA_VERDICT_CODE, []byte{0xff, 0xff, 0xff, 0xfd})
 	jump = append(jump, nested(t, unix.NFTA_VERDICT_CHAIN, []byte("base\x00"))...)
@@ -297,7 +299,8 @@ type noPods struct{}
 func (noPods) Lacks(set string) bool     { return set == "pods" }
 func (noPods) Differs(a netip.Addr) bool { return a == packet4.From }
 
-// TestLess follows packets of which less is known. What differs only there stays uncertain.
+// TestLess follows packets of which less is known. Rules that look at the unknown properties have an
+// uncertain result.
 func TestLess(t *testing.T) {
 	table := `set pods { type ipv4_addr; elements = { 10.1.0.1 }; }
 		set most { type ipv4_addr; flags interval; elements = { 0.0.0.0-9.255.255.255, 11.0.0.0-255.255.255.255 }; }

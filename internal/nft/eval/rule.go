@@ -24,9 +24,9 @@ type knowledge struct {
 
 	// members returns the elements of a set. If they were not read, it returns none, and why.
 	members func(set string) (list []nft.Member, why cause)
-	// lacks reports whether a set surely does not have what is not known.
+	// lacks reports whether a set surely does not contain the unknown value.
 	lacks func(set string, key cells) bool
-	// differs reports whether what is not known is surely not this value.
+	// differs reports whether the unknown value is surely not this one.
 	differs func(c cells, value []byte) bool
 }
 
@@ -211,7 +211,7 @@ func (r *run) compare(have cells, op uint32, value []byte) match {
 	return match{Perhaps, unsaid}
 }
 
-// equal compares with one value. A packet that goes back through its own link is one of few.
+// equal compares with one value. Only few packets go back through the link from which they came.
 func (r *run) equal(have cells, value []byte) match {
 	m := have.equal(value)
 	switch {
@@ -294,8 +294,8 @@ func (r *run) lookup(e nft.Expr) match {
 	return match{}
 }
 
-// find looks for the key in a register in a set. It returns the verdicts of the elements that packets may
-// have: of one, if they surely have it. It returns none if the set was not read.
+// find looks for the key in a register in a set. It returns the verdicts of all elements that may match
+// packets, or of the one that surely matches. If the set was not read, it returns none.
 func (r *run) find(set string, reg uint32) (all match, elements []choice) {
 	members, why := r.members(set)
 	if members == nil {
@@ -322,8 +322,8 @@ func (r *run) find(set string, reg uint32) (all match, elements []choice) {
 	return all, elements
 }
 
-// has reports whether an element has the key in a register. Of a range of several fields the kernel
-// compares each, unless it compares the whole key.
+// has reports whether an element has the key in a register. For a range of several fields, the kernel
+// compares each field, or the whole key.
 func (r *run) has(m nft.Member, reg uint32) (all match) {
 	if !m.Fields && !bytes.Equal(m.Low, m.High) {
 		return r.regs.at(reg, uint32(len(m.Low))).within(m.Low, m.High)

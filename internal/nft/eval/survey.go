@@ -13,7 +13,7 @@ import (
 
 // If one table accepts a packet, another table or a later chain may still drop it. So a survey
 // looks for rules that drop, and walks through the chains in the order of the containers'
-// traffic. It passes by a rule that may drop: most programs drop some packets.
+// traffic. It does not report a rule that only may drop, because most programs drop some packets.
 
 // survey follows all traffic of a network through a table.
 type survey struct {
@@ -23,7 +23,7 @@ type survey struct {
 	begin, answer *knowledge // the same traffic, as far as it begins connections or answers
 
 	maybe   bool   // an earlier rule may have accepted some of the traffic
-	most    bool   // an earlier rule may have accepted all traffic, not only some kind of packets
+	most    bool   // an earlier rule may have accepted all traffic, not only packets of some kind
 	answers bool   // an earlier rule has accepted answers
 	at      string // the rule that ended the walk, such as "rule 1 of chain FORWARD"
 	doubt   string // the first rule that may drop but whose conditions cannot be evaluated

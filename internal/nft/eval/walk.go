@@ -5,9 +5,9 @@
 // are known. It answers two questions: what happens to the first packet of a connection (Through), and
 // what happens to all packets of a network (DroppedBy, Passed).
 //
-// Both are walks through the chains, by what each rule does (rule.go). What is not known has a cause
-// (cells.go). A rule that looks there matches perhaps: then the walk of one packet follows both ways, and
-// that of a network passes by, and notes what the rule may do.
+// Both are walks through the chains that evaluate each rule (rule.go). An unknown bit has a cause
+// (cells.go). A rule that reads unknown bits matches perhaps. Then the walk of one packet follows both
+// results, and the walk of a network goes on and notes what the rule may do.
 //
 // An expression that the package does not know may do anything. So an answer may say that it is not
 // certain; it is never a guess.
@@ -49,8 +49,8 @@ func (s Step) String() string { return nameOf(s.Number, s.Chain) }
 
 func nameOf(rule int, chain string) string { return fmt.Sprintf("rule %d of chain %s", rule, chain) }
 
-// Path is what happens to a packet in a base chain: the rules that match it, in order. Unless Fate is
-// certain, the rules that are not sure say why.
+// Path is what happens to a packet in a base chain: the rules that match it, in order. If Fate is not
+// certain, the steps that are not Sure say why.
 type Path struct {
 	Fate  Fate
 	Steps []Step

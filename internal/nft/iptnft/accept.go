@@ -86,7 +86,7 @@ func (x acceptExtra) Merge(next nft.Extra) (nft.Extra, bool) {
 	return x, true
 }
 
-// Plan looks at each family that has a source.
+// Plan examines each family that has a source.
 func (x acceptExtra) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	var todo []step
 	for _, family := range families() {
@@ -139,7 +139,7 @@ type filter struct {
 	user       chain
 	cni        chain
 	own        chain   // chain for attachments; its rules are listed only if needed
-	admins     []chain // other operator's chains to which we made a jump; filled only for a removal
+	admins     []chain // other chains of operators to which we made a jump; filled only for a removal
 }
 
 // chain is a chain with its rules.
@@ -168,7 +168,7 @@ func readFilter(c *nft.Conn, family nftables.TableFamily, adminChain string, own
 		}
 		list := c.ListRules
 		if ch == &f.own && remove {
-			list = c.ListHandles // expressions are not needed, because the comment names the owner
+			list = c.ListHandles // the comment names the owner, so the expressions are not read
 		}
 		if ch.rules, err = list(family, tableFilter, ch.name); err != nil {
 			return f, err

@@ -58,7 +58,7 @@ func (a Names) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-
 // before the switch to Patchbay leaves nothing behind. addrs are the attachment's addresses from
 // prevResult or from the files of host-local, if known. Rules of the firewall plugin name no
 // owner, so only the addresses identify them. Known addresses also protect the rules of another
-// attachment of the same container. On a node without leftovers, Leftovers costs only one look.
+// attachment of the same container. On a node without leftovers, Leftovers costs only one query.
 func Leftovers(a Names, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
 // Present reports whether a table exists that may contain leftovers. Present asks the kernel only
@@ -94,7 +94,7 @@ type place struct {
 	plan func(*nft.Conn, nft.Ref) ([]step, error)
 }
 
-// Plan looks at all places at once.
+// Plan examines all places with one query.
 func (l leftovers) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	places := l.places()
 	refs := make([]nft.Ref, len(places))

@@ -143,7 +143,7 @@ func TestSweep(t *testing.T) {
 	commit(t, c, Sweep("pods", []Names{alive}), Sweep("nowhere", nil))
 }
 
-// On a clean node a look creates nothing.
+// On a clean node a query creates nothing.
 func TestLeftoversOfNobody(t *testing.T) {
 	c := open(t)
 	commit(t, c, Leftovers(Names{"pods", "c1", "eth0"}, addrs("10.9.0.5")), Sweep("pods", nil), Unaccept(prefixes("10.1.0.0/16"), ""))

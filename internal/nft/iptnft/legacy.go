@@ -50,10 +50,9 @@ func legacyTables(proc, family string) ([]string, error) {
 }
 
 // LegacyForwardDrops reports whether FORWARD in the filter table of iptables-legacy or
-// ip6tables-legacy drops by policy, or has a rule that drops or rejects. None of our rules can
-// accept such traffic earlier. The call makes the kernel create the table. So call it only if
-// LegacyTables returned "ip filter" or "ip6 filter". LegacyForwardDrops needs CAP_NET_ADMIN and
-// CAP_NET_RAW.
+// ip6tables-legacy drops by policy, or has a rule that drops or rejects. No rule of ours can
+// prevent such a drop. The call makes the kernel create the table. So call it only if LegacyTables
+// returned "ip filter" or "ip6 filter". LegacyForwardDrops needs CAP_NET_ADMIN and CAP_NET_RAW.
 func LegacyForwardDrops(v6 bool) (bool, error) {
 	drops, err := forwardDrops(v6)
 	if err != nil {

@@ -43,7 +43,7 @@ type Source struct {
 	// attachment's key (nft.Comment). The rules of attachments are in a separate chain.
 	Owner string
 
-	// New means that the owner has no rules yet, so nothing looks for them.
+	// New means that the owner has no rules yet, so Accept does not search for them.
 	New bool
 }
 
