@@ -16,14 +16,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/rawnl"
 )
 
-// few is up to how many IPv4 addresses the kernel reads its table for each of them. It sends only their flows,
-// but reads the table twice for each address.
+// few is the largest number of IPv4 addresses for which Among asks about each one. The kernel then sends only
+// the flows of that address, but reads its table twice for it.
 const few = 2
 
 // Among returns those wanted flows that one of the addresses began, or that one answers. For a few IPv4
 // addresses the kernel sends only their flows. Otherwise, and for IPv6 always (see Filter.tuple), it sends all
-// flows of the family, and Among decodes only those of the addresses. Only the wanted flows are held in memory,
-// because a busy node has hundreds of thousands. The namespace is that of the calling thread.
+// flows of the family, and Among decodes only those of the addresses. Only the wanted flows are kept in memory,
+// because a busy node has hundreds of thousands of others. The namespace is that of the calling thread.
 func Among(addrs map[netip.Addr]bool, wanted func(Flow) bool) ([]Flow, error) {
 	requests, err := requestsFor(addrs)
 	if err != nil {
@@ -63,7 +63,7 @@ func requestsFor(addrs map[netip.Addr]bool) (list []netlink.Message, err error) 
 	return list, nil
 }
 
-// once removes flows that two requests found: between two of the addresses.
+// once removes duplicates: two requests find a flow between two of the addresses.
 func once(flows []Flow) []Flow {
 	seen := make(map[string]bool, len(flows))
 	return slices.DeleteFunc(flows, func(f Flow) bool {
@@ -74,8 +74,8 @@ func once(flows []Flow) []Flow {
 	})
 }
 
-// ask sends dumps, one after the other. maybe looks at the bytes of an entry, which is much faster than to
-// decode it.
+// ask sends requests for dumps, one after the other. maybe checks the bytes of an entry, which is much faster
+// than decoding it.
 func ask(requests []netlink.Message, maybe func([]byte) bool, wanted func(Flow) bool) (flows []Flow, err error) {
 	s, err := rawnl.Open(unix.NETLINK_NETFILTER)
 	if err != nil {

@@ -196,8 +196,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Among returns the flows that an address began and those that it answers, of both families, each once. The
-// kernel sends no others of a few IPv4 addresses.
+// Among returns the flows that an address began and those that it answers, of both families, each once. For
+// a few IPv4 addresses, the kernel sends no other flows.
 func TestAmong(t *testing.T) {
 	track(t)
 	for port := 6600; port < 6620; port++ {
@@ -251,13 +251,13 @@ func TestAmong(t *testing.T) {
 
 func anyFlow(Flow) bool { return true }
 
-// every returns all flows of both families, as Among would without addresses to look for.
+// every returns the wanted flows of both families, whatever their addresses.
 func every(wanted func(Flow) bool) ([]Flow, error) {
 	return ask([]netlink.Message{dump(unix.AF_UNSPEC, nil)}, func([]byte) bool { return true }, wanted)
 }
 
-// makeFlows makes entries as a busy node has them, by netlink: UDP flows from 10.0.x.y, and of a quarter
-// of them IPv6.
+// makeFlows makes n entries by netlink, as many as a busy node has: UDP flows from 10.0.x.y, and every
+// fourth one of IPv6.
 func makeFlows(b *testing.B, n int) {
 	b.Helper()
 	s, err := rawnl.Open(unix.NETLINK_NETFILTER)
@@ -324,8 +324,8 @@ func newFlow(b *testing.B, i int) []byte {
 	return text
 }
 
-// BenchmarkFlows compares what it takes to find the flows of some addresses beside many others.
-// PATCHBAY_FLOWS is their number.
+// BenchmarkFlows compares the ways to find the flows of some addresses among many others. PATCHBAY_FLOWS is
+// their number.
 func BenchmarkFlows(b *testing.B) {
 	track(b)
 	n := nettest.Flows(b, draw.Number(b, "PATCHBAY_FLOWS", 50_000, 500_000))

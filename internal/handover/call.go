@@ -69,7 +69,7 @@ func (c *Call) Answer(status int, output []byte) error {
 	return nil
 }
 
-// grow lets the connection have a packet that is longer than the kernel's default.
+// grow enlarges the connection's send buffer for a packet longer than the kernel's default.
 func (c *Call) grow(size int) error {
 	const plenty = 64 << 10
 	if size < plenty {
@@ -86,7 +86,7 @@ func (c *Call) grow(size int) error {
 	return errors.Join(err, failed)
 }
 
-// watch waits for the plugin process's word that it has written the output, or for its end.
+// watch waits until the plugin process reports that it has written the output, or until it ends.
 func (c *Call) watch() {
 	defer close(c.ended)
 	var b [1]byte
@@ -112,8 +112,8 @@ func (c *Call) parse(request []byte) error {
 	return nil
 }
 
-// firsts returns an environment without variables that are set again: the first one counts for a Go
-// program, but others take the last one.
+// firsts keeps only the first value of each variable: a Go program uses the first one, but other programs
+// use the last.
 func firsts(env []string) (unique []string) {
 	known := make(map[string]bool, len(env))
 	for _, kv := range env {

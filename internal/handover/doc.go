@@ -13,7 +13,7 @@
 //
 //   - "T": the server takes the call. If this does not come within a second, the plugin process shuts
 //     the connection down for the server's packets. The kernel does this under the lock under which it
-//     queues packets. So the server's "T" either arrived before, or fails. Only one process runs a
+//     queues packets. So the server's "T" either arrived before, or cannot be sent. Only one process runs a
 //     call, even if the server hangs. If "T" arrived just before, no answer can come any more: the process
 //     waits until the server has closed the connection, and goes on as if the server had died.
 //   - the exit status, the length of what goes to standard error, this text, and the output. The plugin
@@ -30,7 +30,7 @@ const Argument = "__resident"
 // Path is the server's socket.
 const Path = "/run/patchbay/plugins.sock"
 
-// These are the limits of a call. The plugin process keeps a longer input. It runs such a call itself.
+// These are the limits of a call. A plugin process runs a call with a longer input itself.
 const (
 	maxInput  = 64 << 10
 	maxStderr = 64 << 10

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trait is something in which a process may differ from the server, so that the server would act
-// differently.
+// trait is a property of a process. If a plugin process and the server differ in it, the server
+// would act differently from the plugin process.
 type trait struct{ what, value string }
 
 // These files and lines of /proc/PID (proc(5)) say what a process is.
@@ -38,7 +38,7 @@ func traitsOf(pid string) (traits []trait, parent int, err error) {
 	}
 	status, err := os.ReadFile(dir + "status")
 	if err != nil {
-		return nil, 0, fmt.Errorf("look at its status: %w", errors.Unwrap(err)) // without its number: the log has each reason once
+		return nil, 0, fmt.Errorf("look at its status: %w", errors.Unwrap(err)) // without the process's number, because the log has each reason once
 	}
 	for line := range strings.Lines(string(status)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")

@@ -164,7 +164,7 @@ func (s *server) serve(conn *net.UnixConn) {
 		return
 	}
 	defer s.begin(c)()
-	// The connection is still open if this succeeds, so check has looked at the right process.
+	// The connection is still open if this succeeds, so check has examined the right process.
 	if _, err := conn.Write([]byte{accepted}); err != nil {
 		return
 	}
@@ -217,7 +217,7 @@ func (s *server) receive(c *Call) error {
 	return c.conn.SetReadDeadline(time.Time{})
 }
 
-// begin notes a call until its end.
+// begin lists a call as running until end is called.
 func (s *server) begin(c *Call) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,10 +229,10 @@ func (s *server) begin(c *Call) (end func()) {
 	}
 }
 
-// await waits for the calls of dead plugin processes on the container of a call: a runtime that has killed
-// an ADD calls DEL at once, and the ADD may still undo its work. The server has taken the call by then, so
-// its plugin process waits, too. A call that is part of such an undo must not wait for it: a program that the
-// undo executes may execute a plugin.
+// await waits for earlier calls of the same container whose plugin processes are dead. A runtime that has
+// killed an ADD calls DEL at once, while the ADD may still undo its work. The server has accepted the DEL by
+// then, so its plugin process waits, too. The undo may execute a program that executes a plugin: such a call
+// must not wait for the undo.
 func (s *server) await(ctx context.Context, c *Call) {
 	if !s.haunted(c) || descends(c.Parent) {
 		return
