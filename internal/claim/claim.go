@@ -24,7 +24,7 @@ import (
 // gc skips the attachment, or the ADD waits until gc is done and writes its record again. Locks
 // of records are not enough, because they end with the records while gc is still working.
 
-// Suffix makes Scan skip a claim like a temporary file (durable.IsTemp).
+// Suffix is that of a temporary file (durable.IsTemp), so Scan skips claims.
 const Suffix = ".gc~"
 
 // claimTime is how long an ADD waits for a running gc. claimTime is longer than the DELs of
@@ -52,7 +52,7 @@ func (d *Dir) claim(network string, o owner.Key, wait time.Duration) (release fu
 	return func() { d.dropClaim(path) }, nil
 }
 
-// lockOrCreate locks the claim of a killed gc, or makes a new one. Only one of two gcs can do either.
+// lockOrCreate locks the claim of a killed gc, or makes a new one. If two gcs try at once, only one succeeds.
 func (d *Dir) lockOrCreate(path string, wait time.Duration) error {
 	for {
 		free, missing := d.LockExisting(path, wait)
@@ -72,7 +72,7 @@ func (d *Dir) lockOrCreate(path string, wait time.Duration) error {
 // one may have the next claim.
 func (d *Dir) dropClaim(path string) {
 	if d.HasLock(path) {
-		_ = durable.Remove(path) // a file that stays is no claim; the next ADD or gc removes it
+		_ = durable.Remove(path) // without its lock the file claims nothing; the next ADD or gc removes it
 		d.UnlockFile(path)
 	}
 	d.RemoveNetwork(filepath.Base(filepath.Dir(path)))
@@ -91,7 +91,7 @@ func (d *Dir) Yield(network string, o owner.Key) bool {
 	return true
 }
 
-// SweepClaims removes the claims of killed gc processes, those of one network or, if network is "", all.
+// SweepClaims removes the claims of killed gc processes in one network or, if network is "", in all.
 func (d *Dir) SweepClaims(network string) error {
 	if err := d.Guard(Attachments); err != nil {
 		return fmt.Errorf("sweep claims: %w", err)

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package claim lets processes that work on one attachment wait for each other: locks of records, and claims. It
-// knows where records are and whose they are, and nothing else of them (internal/record). So a runtime that only
-// execs plugins links neither netlink nor nftables.
+// knows the path and the owner of each record; only internal/record knows the rest. So a runtime that only execs
+// plugins links neither netlink nor nftables.
 package claim
 
 import (
@@ -29,8 +29,8 @@ type Dir struct {
 	locks locks
 }
 
-// These are the directories of records below Path, by network, and of the positions up to which sweeps have looked
-// at them.
+// These directories are below Path, and have a subdirectory or file for each network: the records, and the
+// positions up to which sweeps have read them.
 const (
 	Attachments = "attachments"
 	Turns       = "turns"
@@ -84,7 +84,7 @@ func (d *Dir) Place(place func(string, []byte) (int, error), path string, data [
 		if err == nil {
 			d.keepLock(path, fd)
 		}
-		// ext4 answers EPERM if the directory goes between the lookup and the new file.
+		// ext4 answers EPERM if the directory is removed between the lookup and the creation of the file.
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EPERM) {
 			return err
 		}

@@ -65,8 +65,8 @@ func (h *Head) Check(path string) error {
 	return nil
 }
 
-// belongs reports whether the names in h match its path. These names lead to other paths, so they
-// must be the names that were validated when the record was written.
+// belongs reports whether the names in h match its path. Other paths are built from these names, so
+// they must be the names that were validated when the record was written.
 func (h *Head) belongs(path string) bool {
 	dir, file := filepath.Split(path)
 	return h.Owner == owner.Of(h.Network, h.ContainerID, h.IfName) &&

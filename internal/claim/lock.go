@@ -57,8 +57,8 @@ func (d *Dir) Unlock(network string, o owner.Key, plugin string) {
 	d.UnlockFile(d.File(network, o, plugin))
 }
 
-// UnlockAll releases the locks of all records of an owner, as Seize has taken them. A claim stays: DELs of
-// plugins take the locks, and ADDs still wait.
+// UnlockAll releases the locks that Seize acquired on all records of an owner. The claim stays: DELs of
+// plugins can lock the records, and ADDs still wait.
 func (d *Dir) UnlockAll(network string, o owner.Key) {
 	for _, path := range d.paths(network, o) {
 		d.UnlockFile(path)
@@ -182,7 +182,7 @@ func versionIn(st *unix.Stat_t) Version {
 	return Version{uint64(st.Dev), st.Ino, st.Mtim.Nano()} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// VersionAt returns the version of the file at path, or the zero value if there is none that can be seen.
+// VersionAt returns the version of the file at path, or the zero value if stat(2) fails.
 func VersionAt(path string) Version {
 	v, _ := StatVersion(path)
 	return v

@@ -9,8 +9,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// BenchmarkEgressOf measures what each ADD of a masqueraded pod costs more on a node without egress
-// addresses.
+// BenchmarkEgressOf measures the additional cost of each ADD of a masqueraded pod on a node without
+// egress addresses.
 func BenchmarkEgressOf(b *testing.B) {
 	p := paths.Paths{State: b.TempDir()}
 	for b.Loop() {

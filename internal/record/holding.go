@@ -19,8 +19,8 @@ import (
 // ErrReleased means that an attachment no longer holds a fact: a DEL of the attachment ran meanwhile.
 var ErrReleased = errors.New("it was released meanwhile")
 
-// WhileHolding runs fn, which commits the elements of the named facts for their holder o. Meanwhile
-// Release waits, so that no DEL of o finds no elements yet and then removes the facts. If a
+// WhileHolding runs fn, which commits the elements of the named facts for their holder o. Release waits
+// meanwhile: otherwise a DEL of o, which finds no elements yet, could remove the facts before fn commits. If a
 // DEL has released one of the facts, WhileHolding returns ErrReleased, wrapped, and does not run fn.
 func (d *Dir) WhileHolding(ctx context.Context, names []string, o owner.Key, fn func() error) error {
 	for _, name := range names {
@@ -37,8 +37,7 @@ func (d *Dir) WhileHolding(ctx context.Context, names []string, o owner.Key, fn 
 }
 
 // lockReference locks the file that makes an attachment a holder, within the limit of
-// durable.WithLockLimit. If the file does not exist, or not any more, the error wraps fs.ErrNotExist. unlock is
-// never nil.
+// durable.WithLockLimit. If the file is missing, the error wraps fs.ErrNotExist. unlock is never nil.
 func lockReference(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := durable.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// A DEL that comes while an ADD commits what it holds waits for it, and then removes the fact. If the DEL
-// comes before, the ADD does not commit.
+// A DEL waits while an ADD commits the elements of a fact, and then removes the fact. If the DEL comes
+// first, the ADD commits nothing.
 func TestWhileHolding(t *testing.T) {
 	run := t.TempDir()
 	add, del := New(run), New(run)

@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 )
 
-// lightjson.Marshal writes what json.Marshal writes. The test does so with empty values, with each field
-// alone, and with all fields.
+// lightjson.Marshal writes what json.Marshal writes. The test compares both for empty values, for each
+// field alone, and for all fields.
 func TestEncodeIsJSON(t *testing.T) {
 	for _, empty := range []any{Record{}, Fact{}} {
 		kind := reflect.TypeOf(empty)

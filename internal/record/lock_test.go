@@ -223,7 +223,7 @@ func TestClaimOfAKilledGC(t *testing.T) {
 	}
 }
 
-// A late DEL removes the record that it took. It leaves the record of a later ADD alone, even if
+// A late DEL removes the record that it locked. It leaves the record of a later ADD alone, even if
 // it found no record itself.
 func TestRemoveWhatWasRead(t *testing.T) {
 	r := sample("c1")

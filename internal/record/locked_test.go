@@ -12,7 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/life"
 )
 
-// A runtime that reads only the head of a record reads what this package wrote, and refuses what it refuses.
+// A runtime that reads only the head of a record reads the records that this package wrote, and refuses
+// those that this package refuses.
 func TestHead(t *testing.T) {
 	d, r := New(t.TempDir()), sample("c1")
 	r.NetNS, r.NetNSMark, r.Runtime = "/run/netns/x", &life.Mark{Dev: 4, Ino: 5, Since: 6, Cookie: 7, Boot: "b"}, "crio"

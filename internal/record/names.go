@@ -16,6 +16,6 @@ func InternalFact(link string) string { return "internal-" + link }
 // that spans hosts. bits is the prefix length of a host's block.
 func SpanFact(network netip.Prefix, bits int) string { return fmt.Sprintf("span-%s-%d", network, bits) }
 
-// FastPathFact returns the name of the fact that puts a bridge into the flowtable. While it stands,
+// FastPathFact returns the name of the fact that puts a bridge into the flowtable. While the fact exists,
 // established flows of the bridge may skip the forward hook.
 func FastPathFact(bridge string) string { return "fastpath-" + bridge }

@@ -78,7 +78,7 @@ type Record struct {
 	VRF   *VRF   `json:"vrf,omitempty"`   // vrf, in the container's namespace
 
 	Policed *Policed `json:"policed,omitempty"` // policy
-	Sends   *Policed `json:"sends,omitempty"`   // policy, for a container that no policy can select: only its addresses and from where it sends count
+	Sends   *Policed `json:"sends,omitempty"`   // policy, for a container that no policy can select: only its addresses and where its packets enter count
 
 	Remote json.RawMessage `json:"remote,omitempty"` // patchbay-cnm: what it requested from an external driver, in the format of daemons/cnm/remote
 }
@@ -205,7 +205,7 @@ func (d *Dir) Exists(network string, o owner.Key, plugin string) bool {
 
 // readVersioned reads a record and stores the file's version.
 func (d *Dir) readVersioned(path string) (*Record, error) {
-	v, err := claim.StatVersion(path) // first the version, then the content: a record that is written in between has another version
+	v, err := claim.StatVersion(path) // read the version first: a record that is written before the content is read has another version
 	d.SetSeenVersion(path, v)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -24,16 +24,15 @@ import (
 
 const (
 	turnBytes   = 1024     // bytes of directory entries that Suspects reads; about twenty records
-	suspectSize = 64 << 10 // bytes of a record that Suspects reads; of a larger one's attachment another record is smaller
+	suspectSize = 64 << 10 // bytes of a record that Suspects reads; an attachment with a larger record also has a smaller one
 )
 
-// Suspects looks at the next few attachments of a network, at one record of each. It returns the
-// attachments of Kubernetes pods whose namespace was in dir and no longer exists. If it exists,
-// the function suspect decides whether the attachment is suspect; it learns whether the record names
-// the containerd that called the ADD. A suspect may still be alive, so it must be judged. Each call,
-// in any process, continues where the last call ended; together they go through the whole
-// directory, again and again. No call lists the whole directory. Suspects also removes claims of
-// killed gcs that it meets.
+// Suspects examines the next few attachments of a network, by one record of each. It returns the
+// attachments of Kubernetes pods whose namespace was in dir and no longer exists. If the namespace
+// exists, the function suspect decides; its argument says whether the record names the containerd that
+// called the ADD. A suspect may still be alive, so the caller must judge it. Each call, in any process,
+// continues where the last call ended, so the calls go through the whole directory again and again. No
+// call lists the whole directory. Suspects also removes claims of killed gcs that it meets.
 func (d *Dir) Suspects(network, dir string, most int, suspect func(id spec.AttachmentKey, named bool) bool) (owners []owner.Key, err error) {
 	if err := d.Guard(claim.Attachments, network); err != nil {
 		return nil, fmt.Errorf("look at records: %w", err)

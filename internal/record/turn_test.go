@@ -49,7 +49,7 @@ func markOwn(t testing.TB) *life.Mark {
 	return mark
 }
 
-// Each call looks at no more than four attachments. All attachments get their turn.
+// Each call examines at most four attachments. All attachments get their turn.
 func TestSuspectsInTurn(t *testing.T) {
 	s := New(t.TempDir())
 	const pods = 50
@@ -87,7 +87,7 @@ func TestSuspectsInTurn(t *testing.T) {
 }
 
 // An attachment is suspect only if it is a pod's and its namespace is not where it was. encode
-// writes the text that left looks for.
+// writes the text that isSuspect looks for.
 func TestSuspects(t *testing.T) {
 	there := markOwn(t)
 	other := *there
@@ -158,7 +158,7 @@ func TestSuspectsWithDamage(t *testing.T) {
 	}
 }
 
-// BenchmarkSuspects measures the look that each ADD and DEL of a pod takes.
+// BenchmarkSuspects measures the search that each ADD and DEL of a pod makes.
 func BenchmarkSuspects(b *testing.B) {
 	s := New(b.TempDir())
 	mark := markOwn(b)
