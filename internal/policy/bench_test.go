@@ -13,8 +13,8 @@ import (
 )
 
 // large returns a cluster as in the targets: 20,000 pods in 200 namespaces, 110 of them on this
-// node, with two addresses each, and policies of the common kinds. Pods of one workload share
-// their labels, as an agent can make them.
+// node, with two addresses each, and policies of the common kinds. Pods of one workload share the
+// memory of their labels, as they may in an agent.
 func large(policies int) *State {
 	s := &State{Node: "node0", Nodes: []Node{{Name: "node0", Addresses: addrs("192.0.2.1")}}}
 	const namespaces, workloads, replicas = 200, 10, 10

@@ -99,7 +99,8 @@ func (c *compiler) first(kind, name string) bool {
 	return !was
 }
 
-// resolve returns those ports of a pod whose names the rules use, and whether they use any.
+// resolve returns those ports of a pod whose names the rules use, and reports whether they use any
+// names.
 func (s *side) resolve(p *Pod) (ports []Port, uses bool) {
 	for _, r := range s.rules {
 		for _, spec := range r.ports {

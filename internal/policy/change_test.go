@@ -147,7 +147,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// A broken policy takes nothing from what others allow.
+// A broken policy does not restrict what other policies allow.
 func TestBrokenBesideOthers(t *testing.T) {
 	world(t, `x/bad {"podSelector":{},"ingress":[{"ports":[{"port":0}]}]}`, `x/good {"podSelector":{},"ingress":[{"ports":[{"port":80}]}]}`).check(t, `
 		y/a > x/a tcp 80: accept

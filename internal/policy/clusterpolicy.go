@@ -15,7 +15,7 @@ type ClusterNetworkPolicy struct {
 	Spec ClusterNetworkPolicySpec
 
 	// Broken says why the tier, the priority or the subject cannot be understood. A broken policy denies,
-	// in its tier, all traffic of the pods that it selects. What a rule says otherwise breaks only the rule.
+	// in its tier, all traffic of the pods that it selects. An error in a rule breaks only that rule.
 	Broken string
 }
 
@@ -96,8 +96,8 @@ type PortRange struct {
 }
 
 // ParseClusterNetworkPolicy reads a policy as the API serves it. As with ParseNetworkPolicy, a
-// policy with a name and an error is broken; add it to the State all the same. A rule that is broken
-// is no error.
+// policy with a name and an error is broken; add it to the State all the same. A broken rule is not an
+// error.
 func ParseClusterNetworkPolicy(text []byte) (p ClusterNetworkPolicy, err error) {
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {
@@ -114,8 +114,8 @@ func ParseClusterNetworkPolicy(text []byte) (p ClusterNetworkPolicy, err error) 
 	return p, nil
 }
 
-// read reads a specification. An error is about a part that decides for which pods the policy is, and
-// when. Without a subject that can be read, the policy selects every pod.
+// read reads a specification. Its error is about a part that decides which pods the policy selects, or
+// when it applies. If the subject cannot be read, the policy selects every pod.
 func (s *ClusterNetworkPolicySpec) read(text []byte) error {
 	var parts struct{ Tier, Priority, Subject, Ingress, Egress json.RawMessage }
 	if err := json.Unmarshal(text, &parts); err != nil {
@@ -144,7 +144,8 @@ func part(name string, text []byte, into any) error {
 	return nil
 }
 
-// breakRules is for an unknown field beside the rules. It may be a condition of each of them.
+// breakRules breaks all rules because of an unknown field beside them, which may be a condition of
+// each rule.
 func (s *ClusterNetworkPolicySpec) breakRules(unknown error) {
 	for i := range s.Ingress {
 		s.Ingress[i].Broken = unknown.Error()

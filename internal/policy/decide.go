@@ -26,8 +26,8 @@ type Decision struct {
 	Identity Number   // 0: none, because the labels are not known or another text has this hash
 	Sets     []string // those sets of the program that match the pod
 
-	// Against has the directions in which a rule for another pod of this node denies this one, or may do so,
-	// once the kernel knows its address. Until then, the rule does not see it.
+	// Against has the directions in which a rule for another pod of this node denies this pod, or may deny it. The rule
+	// has no effect until the kernel knows this pod's address.
 	Against [2]bool
 }
 
@@ -48,8 +48,8 @@ func (q *Sequence) Decider(s *State) *Decider {
 	return &Decider{State: s, Program: c.out, c: c, against: c.against()}
 }
 
-// against returns the sets of which rules deny the pods or, as Pass does, keep a later rule from accepting
-// them. A chain for ingress judges what the pods of its sets send.
+// against returns the sets whose pods a rule denies or, with Pass, keeps a later rule from accepting. A chain for
+// ingress judges packets that the pods of its sets send.
 func (c *compiler) against() (list []denied) {
 	sets := make(map[string][2]bool)
 	for i := range c.out.Chains {
@@ -99,7 +99,7 @@ func (d *Decider) Decide(p *Pod) (out Decision) {
 	return out
 }
 
-// denied returns in which directions a set is denied that matches a pod with one of these certainties.
+// denied returns the directions in which rules deny a set that matches the pod with one of these certainties.
 func (c *compiler) denied(list []denied, p *Pod, id *Identity, how ...certainty) (sides [2]bool) {
 	for _, s := range list {
 		if slices.Contains(how, c.mayMatch(s.selected, p.Namespace, id)) {
@@ -109,8 +109,8 @@ func (c *compiler) denied(list []denied, p *Pod, id *Identity, how ...certainty)
 	return sides
 }
 
-// isolateDenied isolates pods of this node that a rule for another one denies or passes on, if what it selects them by
-// is not known: their labels, or those of their namespace. The rule does not see them.
+// isolateDenied isolates pods of this node whose labels, or whose namespace's labels, are not known, if a rule for
+// another pod may deny or pass them. The rule itself cannot match them yet.
 func (c *compiler) isolateDenied() {
 	var list []denied
 	for i, p := range c.locals {

@@ -136,7 +136,7 @@ func (p *Program) setsOf(n Number) (names []string) {
 	return names
 }
 
-// against returns in which directions rules look for an address to deny it, by what the program itself has.
+// against returns the directions in which rules of the program deny an address.
 func (p *Program) against(a netip.Addr) (sides [2]bool) {
 	for _, set := range p.setsOf(p.identity(a)) {
 		for _, c := range p.Chains {
@@ -150,8 +150,8 @@ func (p *Program) against(a netip.Addr) (sides [2]bool) {
 	return sides
 }
 
-// A new pod is not in the set of a rule that denies it, until a program has its address. So its ADD must close it,
-// and if its labels are not known, it may be one that the rule denies.
+// A new pod is not in the set of a rule that denies it, until a program has its address. So its ADD must close it.
+// If its labels are not known, the rule may deny it, too.
 func TestDecideAgainst(t *testing.T) {
 	deny := func(side, namespaces string) string {
 		return `{"metadata":{"name":"wall"},"spec":{"tier":"Admin","priority":1,"subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"vault"}}}},"` +

@@ -56,8 +56,8 @@ func (c *compiler) addresses() (n int) {
 	return n
 }
 
-// compare sorts by address. Of two pods with one address, the first has it: one that stays, or
-// the newer one.
+// compare sorts by address. If two pods have one address, the first of them gets it: the pod that stays,
+// or the newer one.
 func (h *holder) compare(o *holder) int {
 	if by := h.addr.Compare(o.addr); by != 0 || h.pod == o.pod {
 		return by

@@ -20,7 +20,8 @@ func (c *compiler) nodeAddresses() {
 }
 
 // addressesOf returns all addresses by which pods reach a node. The API knows only some of them, and a policy that
-// keeps pods from a node would be worth nothing if they could use another one. What a pod has is the pod's.
+// keeps pods from a node would be useless if they could use another one. An address of a pod does not count as the
+// node's.
 func (c *compiler) addressesOf(n *Node) []netip.Addr {
 	list := slices.Concat(n.Addresses, n.Gateways())
 	if n.Name == c.state.Node {
@@ -33,9 +34,9 @@ func (c *compiler) addressesOf(n *Node) []netip.Addr {
 	return append(list[:known:known], slices.DeleteFunc(list[known:], func(a netip.Addr) bool { return c.out.identity(a) != 0 })...)
 }
 
-// onLinks returns, sorted, the addresses by which a pod reaches its own node and no other: those that a node has on
-// its links to pods, and those of everybody on a link. A program of the node that listens at any address hears the
-// latter, too.
+// onLinks returns, sorted, the addresses by which a pod reaches its own node and no other: link-local addresses,
+// which a node has on its links to pods, broadcast and multicast. A program of the node that listens at any address
+// also receives broadcast and multicast.
 func onLinks() (list []Range) {
 	groups4, everybody := netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4), netip.PrefixFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 32)
 	groups6 := netip.PrefixFrom(netip.AddrFrom16([16]byte{0xff}), 8)

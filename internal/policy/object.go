@@ -87,8 +87,8 @@ type apiContainer struct {
 }
 
 // ParsePod reads a pod as the API serves it. If err is not nil and the pod has a name, the rest is
-// what can be read; add it to the State all the same. If more than addresses and the time are missing,
-// the pod is Unknown, so it is isolated if a policy may select or deny it.
+// what can be read; add it to the State all the same. If anything but addresses or the time is
+// missing, the pod is Unknown, so it is isolated if a policy may select or deny it.
 func ParsePod(text []byte) (Pod, error) {
 	var o apiPod
 	err := json.Unmarshal(text, &o)

@@ -131,7 +131,7 @@ func union(ranges []Range) (out []Range) {
 	return out
 }
 
-// reaches reports whether an address, which is not before the range, is in it or just behind it.
+// reaches reports whether an address, which is not before the range, is in it or just after it.
 func (r Range) reaches(a netip.Addr) bool {
 	return r.Last.BitLen() == a.BitLen() && (a.Compare(r.Last) <= 0 || r.Last.Next() == a)
 }

@@ -49,7 +49,7 @@ func without(p, other *Program) []string {
 	return slices.DeleteFunc(strings.Split(p.String(), "\n"), func(line string) bool { return slices.Contains(has, line) })
 }
 
-// The ranges of nodes come and go with the label of a node, in a set that is there before.
+// The ranges of nodes come and go with the label of a node, in a set that already exists.
 func TestRangesOfNodes(t *testing.T) {
 	s := world(t, `c {"tier":"Admin","priority":1,"subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"nodes":{"matchLabels":{"role":"db"}}}]}]}`)
 	before := Compile(s)

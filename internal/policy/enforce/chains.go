@@ -55,13 +55,13 @@ type target struct {
 	name string
 }
 
-// baseVersion is the version of the base chains. The kernel's table has it beside the revision. Whoever changes
-// baseLines raises it. An ADD replaces older base chains, and keeps newer ones.
+// baseVersion is the version of the base chains. The kernel's table has it beside the revision. If you change
+// baseLines, increase it. An ADD replaces older base chains, and keeps newer ones.
 const baseVersion = 3
 
-// baseLines returns the rules of a base chain. What an ADD closed is closed whatever the maps say,
-// which may still have a former pod with the same address. What a pod sends from an address of its link
-// alone is not judged, so a pod could reach its node whatever the policies say.
+// baseLines returns the rules of a base chain. What an ADD closed is dropped before the maps are asked,
+// because they may still have a former pod with the same address. Packets from a link-local address are
+// dropped: no policy judges them, so a pod could use them to reach its node whatever the policies say.
 func baseLines(d policy.Direction) []line {
 	source := d == policy.Egress
 	closed := line{source: source, counter: countClosed, verdict: expr.VerdictDrop, comment: closedByAdd}
@@ -81,8 +81,8 @@ func baseLines(d policy.Direction) []line {
 }
 
 // discoveryLines accept neighbour discovery and multicast listener discovery. Both are about one link. A
-// router makes the hop limit smaller, and does not forward packets from addresses of a link. So what is
-// routed passes none of these rules, whatever its type.
+// router makes the hop limit smaller, and does not forward packets from addresses of a link. So these rules
+// accept no routed packet, whatever its type.
 func discoveryLines() []line {
 	list := []line{{what: discovery, family: 6, ports: policy.Ports{First: 133, Last: 137}, verdict: expr.VerdictAccept}}
 	for _, types := range []policy.Ports{{First: 130, Last: 132}, {First: 143, Last: 143}} {

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// TestJudgeOfChangedRules changes rules by hand. What Judge says is what connections do, and it names a
-// rule that no policy has.
+// TestJudgeOfChangedRules changes rules by hand. Judge agrees with real connections, and names a rule
+// that no policy has.
 func TestJudgeOfChangedRules(t *testing.T) {
 	p := newPair(t, Options{})
 	p.serve("[::]:80")

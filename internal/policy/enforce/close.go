@@ -24,8 +24,8 @@ type Closure struct {
 	Comment string  // begins with the owner (nft.Comment)
 }
 
-// Closes returns the directions that an ADD must close for a decision. Only a whole program knows the
-// rules of chains, so chains close a direction, too.
+// Closes returns the directions that an ADD must close for a decision. A decision only names chains, whose
+// rules may deny, so a direction with chains must be closed, too.
 func Closes(d *policy.Decision) (sides [2]bool) {
 	for i, s := range d.Sides {
 		sides[i] = selects(s)
@@ -93,7 +93,7 @@ func (c *closing) Merge(next nft.Extra) (nft.Extra, bool) {
 	return &closing{list: slices.Concat(c.list, o.list), purge: c.purge || o.purge}, true
 }
 
-// Plan looks at what exists. In most ADDs it has nothing to do.
+// Plan finds out what is missing; in most ADDs nothing is.
 func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 	found, err := fw.Find(c.questions()...)
 	if err != nil {
@@ -159,7 +159,7 @@ func doing(steps []step) func(*nftables.Conn) error {
 }
 
 // anew returns the work of steps with a new revision, so that an Enforcer reads the kernel again. The
-// revision is random, because the Enforcer may count on at the same time.
+// revision is random, because the Enforcer may increase the former one at the same time.
 func anew(fw *nft.Conn, steps []step) (func(*nftables.Conn) error, error) {
 	was, exists, err := fw.ReadPolicyRevision()
 	if err != nil {
@@ -174,8 +174,8 @@ func anew(fw *nft.Conn, steps []step) (func(*nftables.Conn) error, error) {
 	}, nil
 }
 
-// makeBase returns the steps that make the base chains and what belongs to them, after they had
-// another version or none.
+// makeBase returns the steps that make the base chains and what belongs to them, if they are missing or
+// have another version.
 func makeBase(was uint16) []step {
 	p, err := planOf(&state{version: was}, stateOf(&policy.Program{}, true), nil)
 	if err != nil {

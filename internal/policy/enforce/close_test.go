@@ -117,7 +117,7 @@ func TestOpen(t *testing.T) {
 	coveredBy(t, fw, b, true, false)
 }
 
-// The newest ADD with an address decides about it, also if another attachment closed it before.
+// The newest ADD with an address decides about it, even if another attachment closed it before.
 func TestCloseAgain(t *testing.T) {
 	_, fw := open(t)
 	a, _ := closureOf("c1", addrs("10.1.1.1")...)
@@ -165,7 +165,7 @@ func TestLoadOpens(t *testing.T) {
 		if diffs, err := e.Differences(web, known); err != nil || !slices.Equal(diffs, want) {
 			t.Errorf("Differences got %q, %v", diffs, err)
 		}
-		load(web, known) // b's address is known as another owner's
+		load(web, known) // owners has b's address with another owner
 		coveredBy(t, fw, a, false, true)
 		coveredBy(t, fw, b, true, false)
 		load(none, known)
@@ -183,7 +183,7 @@ func TestLoadOpens(t *testing.T) {
 	}
 }
 
-// meanwhile runs once between a look and the transaction. A Commit that changes chains looks again
+// meanwhile runs once between a query and the transaction. A Commit that changes chains queries again
 // when it has the lock.
 type meanwhile struct {
 	look int
@@ -233,7 +233,7 @@ func TestCloseDuringRelease(t *testing.T) {
 	}
 }
 
-// Load removes the base chains after an ADD has looked and before it closes.
+// Load removes the base chains after an ADD has found them and before it closes the pod.
 func TestReleaseDuringClose(t *testing.T) {
 	e, fw := open(t)
 	other := nft.Open(t.TempDir())
@@ -252,8 +252,8 @@ func TestReleaseDuringClose(t *testing.T) {
 	coveredBy(t, fw, b, true, false)
 }
 
-// A new pod has the address of a former one, and no agent runs. The ADD takes the address from all that
-// programs made, and the next Load reads that.
+// A new pod has the address of a former one, and no agent runs. The ADD removes the address from all
+// objects of programs, and the next Load notices.
 func TestPurge(t *testing.T) {
 	e, fw := open(t)
 	p := policy.Compile(everyForm(t))

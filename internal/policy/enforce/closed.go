@@ -44,8 +44,8 @@ func coveredIn(fw *nft.Conn, a Closure) (list []cover, err error) {
 	return list, err
 }
 
-// Open says what is open although the attachment should be closed: neither did an ADD close it, nor
-// does the chain of a pod judge it, or the base chains do not work. It changes nothing.
+// Open says what is open although the attachment should be closed: no ADD closed it and no chain of a
+// pod judges it, or the base chains do not work. It changes nothing.
 func Open(fw *nft.Conn, a Closure) (open []string, err error) {
 	list, err := coveredIn(fw, a)
 	if err != nil || len(list) == 0 {
@@ -63,9 +63,9 @@ func Open(fw *nft.Conn, a Closure) (open []string, err error) {
 	return open, err
 }
 
-// Reused reports whether policies of this node may have a former pod with one of these addresses: the
-// program in force has it, or, if a pod had the address lately, the one that the agent is making.
-// Without base chains there are no such policies.
+// Reused reports whether a program may have a former pod with one of these addresses: the program in
+// force or, if a pod had the address lately, the program that the agent is making. Without base chains
+// there are no such policies.
 func Reused(fw *nft.Conn, addrs []netip.Addr, lately bool) (bool, error) {
 	set, _ := nft.PolicyRevision(0)
 	asked := []nft.Element{{Set: set.Name, Key: nft.PolicyBase(0).Key}}
@@ -128,8 +128,8 @@ func ClosedBy(fw *nft.Conn, owner string) (list []nft.Element, err error) {
 	return list, nil
 }
 
-// wrongBase returns the base chains that are missing or do not do what they should, so that what is
-// closed would be open. It knows no chains of a newer version.
+// wrongBase returns the base chains that are missing or wrong: with them, closed addresses would be
+// open. It does not judge chains of a newer version.
 func wrongBase(fw *nft.Conn) (names []string, err error) {
 	version, err := fw.ReadPolicyBase()
 	if err != nil || version > baseVersion {

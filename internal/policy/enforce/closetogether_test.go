@@ -70,8 +70,8 @@ func TestCloseAfterCrash(t *testing.T) {
 	}
 }
 
-// Whatever is left of the base chains, repair makes them again, and closes what neither an ADD closed
-// nor a chain judges.
+// Whatever is left of the base chains, repair makes them again, and closes each address that no ADD
+// closed and no chain judges.
 func TestReclose(t *testing.T) {
 	table := []string{"inet", nft.TableName}
 	for name, damage := range map[string]func(){
@@ -104,7 +104,7 @@ func TestReclose(t *testing.T) {
 	}
 }
 
-// What a program judges need not be closed.
+// An address that a program judges need not be closed.
 func TestOpenJudged(t *testing.T) {
 	e, fw := open(t)
 	load(t, e, policy.Compile(shop(t, `shop/web {"podSelector":{"matchLabels":{"pod":"a"}}}`)))

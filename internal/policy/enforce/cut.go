@@ -107,11 +107,12 @@ func (e *Enforcer) GiveBack(c *Cut) {
 	}
 }
 
-// Do deletes the connections that the program denies, and all of addresses that pods have left: otherwise a
-// new pod would get packets of a former one's, even if it is closed. It needs no Enforcer while it reads the
-// kernel's table, so policies can change meanwhile. Before it deletes anything it calls update, for Enforcer.Update:
-// an earlier program denies what new pods begin, and a pod with policies in both directions cannot go on with a
-// connection that was deleted. The namespace is that of the calling thread.
+// Do deletes the connections that the program denies, and all connections of addresses that pods have left:
+// otherwise a new pod with the address would get their packets, even if it is closed. It needs no Enforcer while it
+// reads the kernel's table, so policies can change meanwhile. Before it deletes anything, it calls update, which
+// calls Enforcer.Update. Otherwise it would delete connections of new pods, which an earlier program denies; a pod
+// with policies in both directions cannot go on with a deleted connection. The namespace is that of the calling
+// thread.
 func (c *Cut) Do(update func(*Cut)) error {
 	own, err := ownAddresses()
 	if err != nil {
@@ -131,8 +132,8 @@ func (c *Cut) Do(update func(*Cut)) error {
 	return conntrack.End(slices.DeleteFunc(flows, func(f conntrack.Flow) bool { return !ends(f) }))
 }
 
-// denied reports whether a program denies a connection, by its addresses after destination NAT and
-// before source NAT: what answers, and what asked.
+// denied reports whether a program denies a connection. It uses the addresses after destination NAT and before
+// source NAT: those of the end that answers and of the end that asked.
 func denied(p *policy.Program, f conntrack.Flow) bool {
 	proto, port := policy.Protocol(f.Orig.Protocol), f.Reply.Src.Port()
 	switch proto {

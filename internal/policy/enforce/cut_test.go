@@ -29,7 +29,7 @@ func TestCutOfEarlierProgram(t *testing.T) {
 	p.lives(c)
 }
 
-// The connections of a pod that has an address again do not end, whether the Cut is on its way or has failed.
+// The connections of a pod that has an address again do not end, whether the Cut is running or has failed.
 func TestCutOfReturnedAddress(t *testing.T) {
 	for name, failed := range map[string]bool{"on its way": false, "failed": true} {
 		t.Run(name, func(t *testing.T) { cutOfReturnedAddress(t, failed) })
@@ -56,7 +56,7 @@ func cutOfReturnedAddress(t *testing.T, failed bool) {
 	p.lives(c)
 }
 
-// lives reports a connection to port 80 of the server that a Cut ends.
+// lives checks that a Cut does not end a connection to port 80 of the server.
 func (p *pair) lives(c *Cut) {
 	p.t.Helper()
 	conn := p.dial("10.1.1.2:80")

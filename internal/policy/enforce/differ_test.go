@@ -63,7 +63,8 @@ func TestMirrorDiffers(t *testing.T) {
 	}
 }
 
-// A pod that its ADD closed is dropped, with the reason, and does not differ from a mirror that closes it.
+// Packets of a pod that its ADD closed are dropped, with the reason. The pod does not differ from a mirror that
+// closes it.
 func TestJudgeOfAClosedPod(t *testing.T) {
 	_, fw := open(t)
 	web := netip.MustParseAddr("10.1.1.1")
@@ -143,7 +144,7 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// A question about any protocol is not about neighbour discovery, which passes always.
+// A question about any protocol leaves out neighbour discovery, which always passes.
 func TestJudgeOfDiscovery(t *testing.T) {
 	e, fw := open(t)
 	load(t, e, policy.Compile(shop(t, `shop/none {"podSelector":{}}`)))
@@ -182,8 +183,8 @@ func TestJudgeNamesPorts(t *testing.T) {
 	}
 }
 
-// Comments are cut at 128 bytes, and say nothing then: a pod and policies with long names do not differ from the
-// mirror, and have the same reasons as others.
+// Comments are cut at 128 bytes, and a cut comment proves nothing. So a pod and policies with long names do not
+// differ from the mirror, and have the same reasons as others.
 func TestLongNamesOfAPod(t *testing.T) {
 	e, fw := open(t)
 	long := strings.Repeat("n", 63)

@@ -36,8 +36,8 @@
 //
 // The sets and chains for sources, and those in the table bridge patchbay for ports of bridges, are there
 // from the first ADD on, with and without policies (internal/nft/sources.go). So the chains below can
-// trust the source address. What comes from or goes to the port of a pod that is not open, and what these
-// chains cannot judge, is dropped in the table bridge.
+// trust the source address. Some packets from or to the port of a pod that is not open cannot be judged
+// by these chains: the table bridge drops them.
 //
 // A packet of an established connection meets one rule in each base chain, which accepts it. Then
 // the chain drops what an ADD closed. The
@@ -52,9 +52,9 @@
 // drops.
 //
 // When a program changes, Load ends the connections that the new one denies (Options): it deletes
-// their entries of connection tracking. So that such a connection does not begin anew with a packet
-// of the other end, a pod with a policy drops TCP packets of unknown connections which would come
-// from its side if they were answers.
+// their entries of connection tracking. Such a connection must not begin anew with a packet of the other
+// end. So a pod with a policy in one direction drops, in the other direction, TCP packets within
+// connections that the kernel does not know.
 //
 // Requires Linux 5.10. nft 1.0.6 prints all objects and loads them again.
 package enforce

@@ -149,7 +149,7 @@ func same(t *testing.T, e *Enforcer, p *policy.Program) {
 	}
 }
 
-// policies leaves out what is not of policies, and the revision, which is random.
+// policies keeps the objects of policies, without the revision, which is random.
 func policies(listing string) string {
 	var out []string
 	for _, block := range strings.Split(listing, "\n\n") {

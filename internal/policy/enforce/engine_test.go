@@ -48,7 +48,7 @@ type engine struct {
 // number is the number of the last probe.
 var number uint32
 
-// Load moves the town's addresses to where the cluster has them, and loads the programs.
+// Load moves the town's addresses to the nodes that have them in the cluster, and loads the programs.
 func (e *engine) Load(c policytest.Cluster) (err error) {
 	defer func() {
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// A pod that may not send to its node does not reach it by what everybody on a link hears, either.
+// A pod that may not send to its node does not reach it by broadcast or multicast, either.
 func TestNodeAmongEverybody(t *testing.T) {
 	f := newForger(t)
 	f.attach()

@@ -19,8 +19,8 @@ import (
 
 // concerned returns the addresses of which a change may deny connections: those that a set of pods loses, those of
 // pods that get or lose their own rules, and those of pods of this node in whose rules a chain or a set of ranges
-// changes. What only gets larger denies nothing if only rules that accept look at it. So a pod that starts on another
-// node concerns no address.
+// changes. A set that only grows denies nothing if only accepting rules use it. So a pod that starts on another node
+// concerns no address.
 func (w *wanted) concerned(t touched) map[netip.Addr]bool {
 	addrs, parts, against := make(map[netip.Addr]bool), maps.Clone(t.chains), w.against()
 	for set, list := range t.removed {
@@ -53,7 +53,7 @@ func concern(set string, list []element, addrs map[netip.Addr]bool, parts map[st
 	}
 }
 
-// against returns the sets that rules look at which do not accept.
+// against returns the sets that denying or passing rules use.
 func (w *wanted) against() map[string]bool {
 	sets := make(map[string]bool)
 	for _, lines := range w.lines {

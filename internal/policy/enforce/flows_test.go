@@ -218,7 +218,7 @@ func nodeHas(t *testing.T, p *pair, list ...string) {
 	}
 }
 
-// An ICMP error about an allowed packet passes, whatever the pod that sends it may send.
+// An ICMP error about an allowed packet passes, even if policies deny everything that its sender sends.
 func TestErrorsPass(t *testing.T) {
 	p := newPair(t, Options{})
 	p.load(`shop/b {"podSelector":{"matchLabels":{"pod":"b"}},"policyTypes":["Ingress","Egress"],"ingress":[{"ports":[{"port":80,"protocol":"UDP"}]}]}`)

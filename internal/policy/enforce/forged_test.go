@@ -127,7 +127,7 @@ func (f *forger) attach() {
 	f.enforcer.Attach([]Closure{a})
 }
 
-// gc and doctor know whose the agent's elements are, also those of an earlier release.
+// gc and doctor know the owners of the agent's elements, also of those of an earlier release.
 func TestCheckedLinksHaveOwners(t *testing.T) {
 	f := newForger(t)
 	_, key := closureOf("a")

@@ -101,7 +101,7 @@ func (h *house) mac(t testing.TB, link string) net.HardwareAddr {
 
 func broadcastMAC() net.HardwareAddr { return net.HardwareAddr{255, 255, 255, 255, 255, 255} }
 
-// A pod does not reach its node from no address, which no policy judges.
+// Packets from the unspecified address, which no policy judges, do not reach the pod's node.
 func TestNoSource(t *testing.T) {
 	f := newForger(t)
 	e := f.ear(f.node, "81")
@@ -181,8 +181,8 @@ func (b *bridged) unjudged(node, server ear) (list []unjudgedFrame) {
 	return list
 }
 
-// What no policy judges on a bridge neither comes from a pod that is closed for egress nor to one that is closed for
-// ingress. Tags never pass.
+// Frames on a bridge that no policy judges leave no pod that is closed for egress, and reach no pod that is closed
+// for ingress. Frames with VLAN tags never pass.
 func TestWhatNoPolicyJudges(t *testing.T) {
 	b := newBridged(t)
 	b.address(b.node, "br0", "fe80::fe/64")

@@ -38,8 +38,8 @@ type Packet struct {
 	Port     uint16          // of the destination, or the type of ICMP; 0: any
 }
 
-// Judgement is what one base chain decides about a packet. Fate has both bits if that depends on what
-// Packet leaves open, or on a rule that was not understood.
+// Judgement is what one base chain decides about a packet. Fate has both bits if the decision depends
+// on a field that Packet leaves open, or on a rule that was not understood.
 type Judgement struct {
 	Chain     string
 	Direction policy.Direction
@@ -155,7 +155,7 @@ func fates(list []Reason) (f eval.Fate) {
 	return f
 }
 
-// unjudged says why a packet has the fate that it has if no rule decides.
+// unjudged says why a packet has its fate if no rule decides about it.
 func unjudged(base nft.Chain, asked []string) string {
 	switch {
 	case base.Drops:

@@ -131,7 +131,7 @@ func packetFor(program *policy.Program, p policytest.Probe) Packet {
 	return out
 }
 
-// asProgram compares the verdict and what it names with Program.Allows.
+// asProgram compares the verdict, and the policy and rule that it names, with Program.Allows.
 func (r *reader) asProgram(i int, p Packet, list []Judgement) error {
 	verdict, reason := r.programs[i].Allows(p.From, p.To, p.Protocol, p.Port)
 	want := map[policy.Verdict]eval.Fate{policy.Accept: eval.Accepted, policy.Deny: eval.Dropped}[verdict]
@@ -159,7 +159,8 @@ func (r *reader) asProgram(i int, p Packet, list []Judgement) error {
 	return nil
 }
 
-// asLess judges packets of which less is known. What is certain about them holds for this packet too.
+// asLess judges packets of which less is known. If a verdict about them is certain, it is also that of
+// this packet.
 func (r *reader) asLess(i int, p Packet, list []Judgement) error {
 	less := []Packet{p, p}
 	less[0].Port, less[1].Port, less[1].Protocol = 0, 0, 0

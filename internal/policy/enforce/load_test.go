@@ -93,7 +93,7 @@ func TestRepair(t *testing.T) {
 	same(t, e, p)
 }
 
-// Whatever transactions an Enforcer did not get to before it was killed, the next one completes.
+// An Enforcer is killed between any two transactions. The next one completes the work.
 func TestCrash(t *testing.T) {
 	from := policy.Compile(shop(t, `shop/a {"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"a"}}}]}]}`))
 	to := policy.Compile(everyForm(t))

@@ -37,8 +37,8 @@ func NodeReach() ([]netip.Addr, error) {
 	return own, err
 }
 
-// shared returns the broadcast addresses of the network of an address, as of Linux before 5.14 the first one is, too. In
-// IPv6 the first one is that of any router of the network (RFC 4291, 2.6.1), as a node is.
+// shared returns the broadcast addresses of the network of an address. Before Linux 5.14 the first address is one,
+// too. In IPv6 the first address is that of any router of the network (RFC 4291, 2.6.1), and a node is a router.
 func shared(a netlink.Addr) (list []netip.Addr) {
 	addr, ok := netip.AddrFromSlice(a.IP)
 	ones, _ := a.Mask.Size()

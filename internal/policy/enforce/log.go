@@ -15,8 +15,8 @@ import (
 )
 
 // Log sends packets that policies deny to a group of NFLOG, where tcpdump or ulogd reads them. Each rule
-// that denies has a rule before it, which sends at most PerSecond packets. What an ADD closed is not
-// logged, because an ADD does not know the agent's choices.
+// that denies has a rule before it, which sends at most PerSecond packets. Packets that are denied
+// because an ADD closed a pod are not logged, because an ADD does not know the agent's choices.
 type Log struct {
 	Group     uint16
 	PerSecond uint32

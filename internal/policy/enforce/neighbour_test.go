@@ -43,8 +43,8 @@ func (p *pair) icmp6(kind byte, hops int, from, to string) bool {
 	}
 }
 
-// A packet that looks like neighbour discovery or multicast listener discovery and is routed is no such
-// packet: isolated pods could speak with anybody that way.
+// A routed packet with a type of neighbour discovery or multicast listener discovery is not accepted as
+// such: otherwise isolated pods could speak with anybody.
 func TestRoutedDiscovery(t *testing.T) {
 	p := newPair(t, Options{})
 	kinds := []byte{130, 131, 132, 133, 134, 135, 136, 137, 143}

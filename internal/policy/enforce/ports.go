@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// few is up to how many ranges of ports of a protocol a rule of a policy has a rule of the kernel for each. More are
-// looked up in a set, whose name is a hash of them: so rules with the same ports share it, and its elements never
-// change. For a few ports the set would be no faster, and needs more memory than the rules that it replaces (ADR 84).
+// few is the largest number of port ranges of one protocol for which the kernel gets one rule per range. More ranges
+// are looked up in a set, whose name is a hash of them: so rules with the same ports share it, and its elements never
+// change. For few ranges, a set would be no faster than the rules that it replaces, and need more memory (ADR 84).
 const few = 16
 
 // portsOf are the ports that a line matches.
@@ -78,7 +78,7 @@ func (p portsOf) set() string {
 	return kindPorts + hash(p.title())
 }
 
-// title returns what is in the set: "80, 443, 8000-8080". The protocol is not.
+// title returns what is in the set: "80, 443, 8000-8080". The text leaves out the protocol.
 func (p portsOf) title() string {
 	words := make([]string, len(p.inSet))
 	for i, r := range p.inSet {

@@ -30,8 +30,8 @@ func some(protocol policy.Protocol, n int) (list []policy.Ports) {
 	return list
 }
 
-// A few ports have a line each. Of many, ranges that touch are one, a protocol without ports has all of them, and the
-// others are in a set.
+// A few ports have a line each. Many ports are joined if their ranges touch; then they are in a set, unless the
+// protocol has few ranges left, or an entry without ports.
 func TestPortsOfALine(t *testing.T) {
 	const tcp, udp, sctp = policy.TCP, policy.UDP, policy.SCTP
 	in := func(protocol policy.Protocol, first, last uint16) policy.Ports {
@@ -78,8 +78,8 @@ func TestPortsOfALine(t *testing.T) {
 	}
 }
 
-// compileFor returns the program of one of two nodes for a drawn cluster. No drawn rule has many ports, so on the first
-// node each rule with ports has more of them, to which no probe goes.
+// compileFor returns the program of one of two nodes for a drawn cluster. No drawn rule has many ports. So on the first
+// node, compileFor adds ports to each rule with ports; no probe goes to them.
 func compileFor(s *policy.State, node int) *policy.Program {
 	s.Node = fmt.Sprint("node", node+1)
 	p := policy.Compile(s)
@@ -106,7 +106,7 @@ func portsPolicy(protocol string, n int) string {
 }
 
 // If a rule has many ports, it is one rule of the kernel for each protocol and family, and rules with the same
-// ports share their set. A new Enforcer finds what it would load, and the ports go with the last rule.
+// ports share their set. A new Enforcer finds what it would load, and the set is removed with the last rule.
 func TestManyPorts(t *testing.T) {
 	e, fw := open(t)
 	for _, protocol := range []string{"TCP", "SCTP"} {
@@ -240,7 +240,7 @@ func TestFormerPorts(t *testing.T) {
 	must(t, <-done)
 }
 
-// The change of shape empties no chain outside of the switch, and touches nothing else.
+// The change from rules to a set empties no chain before or after the switch-over, and changes nothing else.
 func TestPlanOfFormerPorts(t *testing.T) {
 	e, _ := open(t)
 	program := policy.Compile(shop(t, portsPolicy("TCP", few+1)))
@@ -268,7 +268,7 @@ func TestPlanOfFormerPorts(t *testing.T) {
 	}
 }
 
-// What is not known of a packet: the answer names the ports of the rule that may allow it.
+// If a packet's port is not known, the answer names the ports of the rule that may allow it.
 func TestReasonOfPorts(t *testing.T) {
 	e, fw := open(t)
 	for n, want := range map[int]string{
@@ -289,8 +289,8 @@ func TestReasonOfPorts(t *testing.T) {
 	}
 }
 
-// BenchmarkPorts compares a rule with many ports with what versions before sets of ports had for it: to load it, and what
-// a packet costs that no rule accepts.
+// BenchmarkPorts compares a rule with many ports with the rules of versions before sets of ports. It measures their
+// load, and the cost of a packet that no rule accepts.
 func BenchmarkPorts(b *testing.B) {
 	for _, n := range []int{17, 100} {
 		p := policy.Compile(shop(b, portsPolicy("UDP", n)))

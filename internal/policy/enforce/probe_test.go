@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arrived has the number of each probe that arrived, with the address to which it came. A probe is
-// received by a raw socket, behind the hook input.
+// arrived has the number of each probe that arrived, with the address to which it came. A raw
+// socket receives a probe, after the hook input.
 var arrived = struct {
 	sync.Mutex
 	at map[uint32]netip.Addr

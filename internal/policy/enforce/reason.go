@@ -18,9 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// reason says why the last of these steps decides. A rule is recognised by its chain and by what it does, and a
-// rule of another program by its comment: it has none, or another one. What a rule is for is in its comment, which
-// may be cut.
+// reason says why the last of these steps decides. A rule is recognised by its chain and by what it does. A rule
+// of another program has no comment, or an unknown one. The comment, which may be cut, says what the rule is for.
 func (v *View) reason(steps []eval.Step) Reason {
 	s := steps[len(steps)-1]
 	r := Reason{Fate: s.Does}

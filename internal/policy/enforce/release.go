@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// release opens those closed addresses that the program accounts for. If nothing stays closed and no
-// pod has a policy, it removes the base chains in the same transaction.
+// release opens those closed addresses whose pods the program has. If nothing stays closed and no pod has a policy, it
+// removes the base chains in the same transaction.
 //
 // An ADD may close another address at any moment, without a lock and without a change of the
 // revision. So the kernel refuses this transaction if the ruleset changed since we looked.
@@ -43,8 +43,8 @@ func (e *Enforcer) release(ctx context.Context, owners map[netip.Addr]owner.Key,
 }
 
 // Clear removes all policies, and opens what ADDs closed. Remove the mirror before it, so that no ADD
-// closes anything more. An ADD that read it before may make the base chains again, which use the sets of sources: then
-// the kernel refuses to remove these (EBUSY), and Clear begins anew.
+// closes anything more. An ADD that read the mirror before may make the base chains again, which use the sets of
+// sources. Then the kernel refuses to remove these sets (EBUSY), and Clear begins anew.
 func (e *Enforcer) Clear(ctx context.Context) error {
 	const tries = 5
 	for try := 1; ; try++ {
@@ -93,7 +93,7 @@ func (r *releasing) Guarded() {}
 // Needs reports that the table need not be made.
 func (r *releasing) Needs() bool { return false }
 
-// Plan reads what is closed now, and returns the work that opens what known attachments have.
+// Plan reads what is closed now, and returns the work that opens the addresses of known attachments.
 func (r *releasing) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	if do, err := r.transaction.Plan(c); do == nil || err != nil {
 		return nil, err // do == nil without an error: the kernel carried out the last plan, but its answer got lost

@@ -22,8 +22,8 @@ func (a *Closure) sources() []nft.Element {
 	return append(nft.Sources(a.Link, a.Port, a.Addrs, a.Comment), a.ports()...)
 }
 
-// ports returns the elements by which the port of a pod that is not open takes and sends only what the
-// table inet judges.
+// ports returns the elements for the port of a pod that is not open. With them it receives and sends only packets
+// that the table inet judges.
 func (a *Closure) ports() (list []nft.Element) {
 	for side, closed := range a.Close {
 		if closed && a.Port != "" {
@@ -37,7 +37,7 @@ func (a *Closure) ports() (list []nft.Element) {
 // the former, too.
 func checkSources(fw *nft.Conn, links, ports bool) { mendSources(fw, links, ports, false) }
 
-// mendSources works like checkSources, and with rules it also puts rules back.
+// mendSources works like checkSources. If rules is set, it also restores the rules.
 func mendSources(fw *nft.Conn, links, ports, rules bool) {
 	if links {
 		fw.Queue(nft.CheckSources(nftables.TableFamilyINet, rules))
@@ -47,9 +47,9 @@ func mendSources(fw *nft.Conn, links, ports, rules bool) {
 	}
 }
 
-// Attach tells the attachments of this node to which policies apply. Each Load makes the kernel check that
-// their packets come from addresses of their own: an ADD of an earlier release did not, and another
-// program may have deleted the elements.
+// Attach sets the list of this node's attachments to which policies apply. Each Load makes the kernel check that
+// their packets come from addresses of their own. The ADD may have been of an earlier release, which did not do
+// so, or another program may have deleted the elements.
 func (e *Enforcer) Attach(list []Closure) { e.attached = slices.Clone(list) }
 
 // attend adds what is missing of the check of sources, and the ports of pods that a program isolates. base

@@ -192,7 +192,7 @@ func (x *addressIndex) of(s *policy.Set, family int) (out []element) {
 
 // sameSets returns a function that reports whether a set surely has the same elements in two programs. It does not
 // compare elements: all sets together may have far more of them than the programs have addresses. A set of pods has the
-// same ones if it has the same identities, none of which gets or loses an address. A set of ports always has.
+// same elements if it has the same identities, and none of them gets or loses an address. A set of ports never changes.
 func sameSets(before, after *policy.Program) func(set string) bool {
 	moved := make(map[policy.Number]bool)
 	removed, added := differences(before.Addresses, after.Addresses, func(a, b policy.Address) int {

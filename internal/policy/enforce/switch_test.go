@@ -102,8 +102,8 @@ func nodeOf(nodes [2][]netip.Addr, a netip.Addr) int {
 	return -1
 }
 
-// sort takes a probe if both states agree about it. A side that denies in both states denies on the
-// way from one to the other. If the sides differ, the nodes may change at different times.
+// sort takes a probe if both states agree about it. A side that denies in both states also denies
+// during the change. If the sides differ, the nodes may change at different times.
 func (s *stream) sort(p policytest.Probe, a, b policytest.Verdict) {
 	const most = 40
 	switch {

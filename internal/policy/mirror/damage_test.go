@@ -37,8 +37,8 @@ func deciding(p paths.Paths) map[string]Pod {
 	}
 }
 
-// Each file is cut at each byte, and each of its bits is turned, in `make test` one of each byte. The
-// pod is isolated, although some of the files say that it is not.
+// Each file is cut at each byte, and each of its bits is flipped (in `make test`, one bit of each
+// byte). The pod is isolated, although some of the files say that it is not.
 func TestDamagedFiles(t *testing.T) {
 	p := mirrored(t, shop())
 	for path, pod := range deciding(p) {
@@ -133,7 +133,7 @@ func TestWriteRepairs(t *testing.T) {
 	}
 }
 
-// A line that this program does not know may isolate.
+// A line that this program does not know may mean isolation, so it isolates.
 func TestLinesThatAreNotKnown(t *testing.T) {
 	p := mirrored(t, shop())
 	path := filepath.Join(dir(p), podsDir, free.UID)
@@ -263,7 +263,8 @@ func chmod(t *testing.T, path string, mode fs.FileMode) {
 	}
 }
 
-// If the disk is full, the old decision goes, so that no ADD uses it against a new policy.
+// If the disk is full, the old decision is removed, so that no ADD uses it although a new policy
+// says otherwise.
 func TestFullDisk(t *testing.T) {
 	s := shop()
 	p := node(t)

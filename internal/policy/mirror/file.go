@@ -150,8 +150,8 @@ func closed() policy.Decision {
 	return policy.Decision{Sides: [2]policy.Side{s, s}}
 }
 
-// InForce is the file that the agent locks once it has loaded a program, until it ends. From then on it
-// removes what a program has of former pods. Before that, and after its end, ADDs do.
+// InForce is the file that the agent locks from the load of its first program until its end. Meanwhile
+// the agent removes former pods from programs; at other times ADDs do.
 func InForce(p paths.Paths) string { return filepath.Join(p.State, "node", "policy.lock") }
 
 // below is the path of the mirror below the state directory.

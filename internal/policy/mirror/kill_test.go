@@ -152,8 +152,8 @@ func TestKill9(t *testing.T) {
 	}
 }
 
-// Two policies change places: at each moment one of them selects the pod. Files of policies and of
-// labels apart from each other would have a moment in which neither does.
+// Two policies change places: at each moment one of them selects the pod. With separate files for policies
+// and for labels, there would be a moment in which neither does.
 func TestNeverBetweenTwoPolicies(t *testing.T) {
 	team := func(name string) *policy.State {
 		s := shop()
@@ -199,8 +199,8 @@ func TestKilledWithoutPolicies(t *testing.T) {
 	}
 }
 
-// The first policy of a cluster comes with a new namespace. As soon as anything of it is on the disk,
-// the pods of the namespace are isolated.
+// The first policy of a cluster comes with a new namespace. As soon as any part of the change is on the
+// disk, the pods of the namespace are isolated.
 func TestKilledAtTheFirstPolicy(t *testing.T) {
 	before, after := shop(), shop()
 	before.Policies, before.Namespaces = nil, before.Namespaces[1:]

@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// A disk may stand still before each file. ADDs do not wait for it: no pod starts open that the policies isolate, and
-// on a node that never knew its policies none starts open at all.
+// A disk may hang before each file. ADDs do not wait for it: a pod that policies isolate never starts open, and on a
+// node that never knew its policies no pod does.
 func TestDiskStandsStill(t *testing.T) {
 	never := node(t)
 	if err := Isolate(never); err != nil {
@@ -23,7 +23,7 @@ func TestDiskStandsStill(t *testing.T) {
 		stops := 0
 		if _, err := write(p, policy.NewDecider(shop()), func() {
 			stops++
-			for _, pod := range []Pod{web, another} { // the disk stands still, and these pods start
+			for _, pod := range []Pod{web, another} { // the disk hangs, and these pods start
 				if d, _ := Read(p, pod); !d.Sides[policy.Ingress].Isolated {
 					t.Errorf("%s: before change %d, pod %s starts with %+v", name, stops, pod.Name, d)
 				}

@@ -24,7 +24,7 @@ func Isolate(p paths.Paths) error {
 	}
 	w := writer{paths: p, step: func() {}, keep: make(map[string]bool)}
 	if w.mkdir() {
-		w.put(headFile, content{Decision: closed()}) // there may be an open one: a first Write that was killed leaves its head alone
+		w.put(headFile, content{Decision: closed()}) // a first Write that was killed leaves only its head, which may be open
 	}
 	if len(w.changed) > 0 {
 		w.sync()
@@ -47,7 +47,7 @@ func has(p paths.Paths, name string) bool {
 }
 
 // ReadAgain is Read for a pod that runs. As long as the policies are not known, it isolates only a pod
-// that its ADD has isolated for that reason (early). The others were open before, and so they stay.
+// that its ADD has isolated for that reason (early). The others were open before, and stay open.
 func ReadAgain(p paths.Paths, pod Pod, early bool) (policy.Decision, error) {
 	d, err := Read(p, pod)
 	if errors.Is(err, ErrUnknown) && !early {

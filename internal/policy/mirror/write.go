@@ -31,8 +31,8 @@ func Write(p paths.Paths, d *policy.Decider) (changed int, err error) {
 	return write(p, d, func() {})
 }
 
-// Put is Write without Sync. ADDs see the files, but a power loss may undo them. After one the kernel has no program
-// either, so a program need not wait for Sync, in which a disk may stand still for seconds.
+// Put is Write without Sync. ADDs see the files, but a power loss may undo them. After a power loss the kernel has
+// no program either, so the load of a program need not wait for Sync, in which a disk may hang for seconds.
 func Put(p paths.Paths, d *policy.Decider) (changed []string, err error) {
 	return putAll(p, d, func() {})
 }
