@@ -163,7 +163,8 @@ func (c *addCommand) Execute([]string) error {
 	return err
 }
 
-// outside adds why host-local does not give an address, whose text others know.
+// outside adds the reason why host-local does not give an address. It keeps host-local's text, for which
+// other programs search.
 func outside(err error, network string) error {
 	if err == nil || hintOf(err) != "" || !strings.Contains(err.Error(), "failed to allocate all requested IPs") {
 		return err
@@ -171,7 +172,8 @@ func outside(err error, network string) error {
 	return hinted(err, "no range of the network has this address: patchbay network inspect %s shows its subnets", network)
 }
 
-// undecoded adds where a mistake is, if a plugin could not decode its configuration: it only knows the type that it wants.
+// undecoded adds how to find a mistake, if a plugin could not decode its configuration: the plugin's error
+// names only the type that it wants.
 func undecoded(err error, network string) error {
 	if spec.ErrorCode(err) != spec.CodeDecoding || hintOf(err) != "" {
 		return err
@@ -216,7 +218,8 @@ func (c *delCommand) Execute([]string) error {
 	return err
 }
 
-// recorded reports whether there is a result or a record of the attachment. What cannot be read may be one.
+// recorded reports whether there is a result or a record of the attachment. A file that cannot be read
+// counts as one.
 func (c *delCommand) recorded(network string, at chain.Attachment) bool {
 	list, err := c.app.attachments(network)
 	return err != nil || slices.ContainsFunc(list, func(s *localAttachment) bool {
@@ -224,7 +227,8 @@ func (c *delCommand) recorded(network string, at chain.Attachment) bool {
 	})
 }
 
-// nothing tells a user that there was no such attachment. That is no failure: a DEL may be repeated.
+// nothing tells a user that there was no such attachment. This is only a warning, because a DEL may be
+// repeated.
 func (c *delCommand) nothing(network string, at chain.Attachment) {
 	name := called(network, cmp.Or(string(c.Args.NetNS), at.ContainerID), at.IfName)
 	if c.ID != nil {

@@ -61,7 +61,7 @@ func program(p *plugin.Plugin) int {
 		return plugin.MainOf(p, testPlugins())
 	}
 	a := newApp(testPlugins())
-	a.settle, _ = time.ParseDuration(os.Getenv("SETTLE")) // of a script whose containers live and have lost their files
+	a.settle, _ = time.ParseDuration(os.Getenv("SETTLE")) // set by a script whose living containers have lost their files
 	return a.main()
 }
 
@@ -157,8 +157,8 @@ func params(t *testing.T, dir string) testscript.Params {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("NETCONFPATH", filepath.Join(env.WorkDir, "net.d"))
 			env.Setenv("CNI_PATH", filepath.Join(env.WorkDir, "bin"))
-			if n := env.T().(node); strings.HasSuffix(n.Name(), "/install") { // no other script draws
-				env.Setenv("UPGRADES", strconv.Itoa(draw.Number(n, "PATCHBAY_CLI_UPGRADES", 4, 20))) // each writes and hashes this program twice
+			if n := env.T().(node); strings.HasSuffix(n.Name(), "/install") { // only this script needs a drawn number
+				env.Setenv("UPGRADES", strconv.Itoa(draw.Number(n, "PATCHBAY_CLI_UPGRADES", 4, 20))) // each upgrade writes and hashes this program twice
 			}
 			return nil
 		},

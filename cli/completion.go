@@ -107,7 +107,7 @@ type containerName string
 // Complete lists the containers that begin with match.
 func (*containerName) Complete(match string) (out []flags.Completion) {
 	a := &app{getenv: os.Getenv, paths: paths.Default()}
-	list, _ := a.attachments("") // what cannot be read is not offered
+	list, _ := a.attachments("") // attachments that cannot be read are not offered
 	names := make(map[string]bool)
 	for _, s := range list {
 		names[cmp.Or(s.Name, s.Pod, a.named(s.NetNS), s.ContainerID)] = true

@@ -109,7 +109,7 @@ func TestConvertExamples(t *testing.T) {
 	}
 }
 
-// converted converts what was converted before.
+// converted converts a decoded configuration.
 func converted(t *testing.T, from map[string]any, to func([]json.RawMessage) ([]json.RawMessage, error)) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(from)

@@ -173,8 +173,8 @@ type judgedOne struct {
 	Removed bool     `json:"removed"`
 }
 
-// runs adds the attachments of runs that were killed, which have a namespace. A list names what stays, so
-// with a list there is nothing to find out.
+// runs adds the attachments of killed runs, whose namespaces still exist. It does nothing if the flags
+// list the attachments to keep.
 func (j *judgement) runs(apply bool) error {
 	if j.explicit {
 		return nil

@@ -142,10 +142,11 @@ func (c *installCommand) pods(done *installed, network podnet.Network) (err erro
 	return err
 }
 
-// puts reports whether the command installs, and does not go back.
+// puts reports whether the command installs, and neither restores nor removes.
 func (c *installCommand) puts() bool { return !c.Remove && c.Restore == "" }
 
-// podman makes the driver of podman's networks. If the programs go, so does a link that would lead nowhere.
+// podman makes the driver of podman's networks. If the programs are removed, it removes a link that would
+// lead nowhere.
 func (c *installCommand) podman(done *installed, driver podmanDriver) (err error) {
 	switch {
 	case !c.puts():

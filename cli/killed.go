@@ -84,7 +84,7 @@ func (a *app) killedRun(path string, clean bool) (*runState, error) {
 	return s, nil
 }
 
-// whyKilled tells why gc removes an attachment although its namespace exists: nobody but the run has
+// whyKilled tells why gc removes an attachment although its namespace exists: only the killed run used
 // the namespace.
 const whyKilled = "the patchbay run that made it was killed"
 

@@ -15,16 +15,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
-// netavark answers netavark, whose calls have words that are no commands of ours. So the program is a plugin of netavark's
-// under any name, in any directory, and no other program is needed. A user who types one of the words gets what is
-// said of a command that does not exist: netavark's input is a pipe.
+// netavark answers calls of the program netavark. Their words are no commands of ours, so this program can be a
+// plugin of netavark's under any name and in any directory. If a user types one of the words, the program answers
+// as for an unknown command: only netavark's input is a pipe.
 func (a *app) netavark() (status int, called bool) {
 	if !netavark.Called(a.args) || !netavark.Asked(a.args) && typed(a.stdin) {
 		return 0, false
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // netavark may have ended: an attachment must be undone
 	if netavark.Removes(a.args) {
-		signal.Ignore(syscall.SIGTERM, syscall.SIGINT) // Go's runtime has undone what netavark did
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT) // netavark ignores them for its plugins, but Go's runtime handles them again
 	} else {
 		defer a.interruptible()()
 	}
@@ -46,7 +46,7 @@ func typed(stdin any) bool {
 	return err == nil && fi.Mode()&os.ModeCharDevice != 0
 }
 
-// found is netavark.Driver's Find. The runtime finds the network too, also the built-in one.
+// found is netavark.Driver's Find. The runtime that it returns can find the network too, even the built-in one.
 func (a *app) found(name string) (*chain.List, *chain.Runtime, error) {
 	n, err := a.network(name)
 	var list *chain.List

@@ -28,9 +28,9 @@ const netavarkConf = `{"cniVersion": "1.0.0", "name": "killed", "plugins": [
 const netavarkCall = `{"container_id": "killedcontainer", "container_name": "c", "network": {"name": "killed"},
   "port_mappings": [{"container_port": 80, "host_ip": "", "host_port": 10008, "protocol": "tcp,udp", "range": 2}], "network_options": {"interface_name": "eth0"}}`
 
-// TestNetavarkKilled kills setups and teardowns at random moments, also a setup after a setup that was killed. podman calls no teardown
-// after a setup that failed, and none a second time. So what is left must be gone after any one of a teardown, the next setup with its
-// teardown, and gc.
+// TestNetavarkKilled kills setups and teardowns at random moments, also a setup after a killed setup.
+// podman calls no teardown after a failed setup, and never repeats one. So each of these must remove
+// everything: a teardown, the next setup with its teardown, and gc.
 func TestNetavarkKilled(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "killed.conflist"), []byte(netavarkConf), 0o600); err != nil {

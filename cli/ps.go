@@ -197,8 +197,8 @@ func localAttachmentOf(at *gc.Attached) *localAttachment {
 	return s
 }
 
-// byPodman returns the name that podman gave the container of a cached result. podman says it where a Kubernetes runtime
-// says the pod's: alone, or as the namespace too. Only the latter knows a uid of the pod.
+// byPodman returns the name that podman gave the container of a cached result. podman passes it as the name of a
+// pod, without a namespace or with the same name as namespace. Only a Kubernetes runtime passes the pod's uid.
 func byPodman(c chain.Cached) string {
 	args := make(map[string]string)
 	for _, a := range c.Args {

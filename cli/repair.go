@@ -296,7 +296,7 @@ func (r *repairer) commit(ctx context.Context, name string, elements []nft.Eleme
 	return nil
 }
 
-// restored adds what is described in words anyway to the output.
+// restored adds a text in a user's words to both lists of the output.
 func (r *repairer) restored(what string) {
 	r.out.Restored = append(r.out.Restored, what)
 	r.out.mended = append(r.out.mended, what)

@@ -251,7 +251,6 @@ func TestManPage(t *testing.T) {
 	pages.Golden(t, "../docs/man/patchbay.1", page.String(), *update)
 }
 
-// An install waits for another one. It gives up and names the other process.
 // Each command of the man page has the usage line of its help, with the arguments.
 func TestManPageHasUsages(t *testing.T) {
 	page, err := os.ReadFile("../docs/man/patchbay.1")
@@ -271,6 +270,7 @@ func TestManPageHasUsages(t *testing.T) {
 	}
 }
 
+// An install waits for another one. It gives up and names the other process.
 func TestInstallerWaitsWithAnEnd(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := durable.LockDir(t.Context(), dir)

@@ -44,7 +44,7 @@ type whyCommand struct {
 	} `positional-args:"yes"`
 }
 
-// These are exit codes of why, as of grep: status 1 is an answer, so each failure has status 2.
+// These are exit codes of why. As with grep, status 1 is an answer, so each failure has status 2.
 const (
 	exitDropped   = 1
 	exitUndecided = 2

@@ -19,8 +19,8 @@ import (
 // patchbay does not link package node.
 const nodeService = "node"
 
-// silence is the age of a report from which the agent counts as dead. A running agent writes a
-// report every minute.
+// silence is the age of a report at which the agent counts as dead. A running agent writes a report
+// every minute.
 const silence = 3 * time.Minute
 
 // nodeAgent returns the problems in the report of a Kubernetes node's agent. It reads the report's

@@ -71,8 +71,8 @@ func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 	return found
 }
 
-// statuses checks whether an ADD to each network would work now. That a configuration cannot be decoded is told once, by
-// configurations.
+// statuses checks whether an ADD to each network would work now. It leaves out configurations that
+// cannot be decoded, because configurations reports them.
 func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 	s := n.NewSession()
 	defer s.Close()

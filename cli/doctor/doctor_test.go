@@ -54,7 +54,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// waited passes a time in which doctor waits.
+// waited runs what the test does while doctor waits.
 func (b *bench) waited(d time.Duration) {
 	if b.wait != nil {
 		b.wait(d)

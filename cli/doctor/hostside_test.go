@@ -84,7 +84,7 @@ func TestHostSideOfABridge(t *testing.T) {
 	b.detects("pods", "c1", "net/ipv4/conf/br0/forwarding=1", func() { b.sysctl("net/ipv4/conf/br0/forwarding", "0") }, func() { b.sysctl("net/ipv4/conf/br0/forwarding", "1") })
 }
 
-// What several containers lack together is one finding.
+// If several containers lack the same object, there is one finding.
 func TestHostSideOfTwo(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))

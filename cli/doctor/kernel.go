@@ -138,8 +138,8 @@ func tryNAT(*nl.Conn) error {
 	})
 }
 
-// tryPolicies isolates a pod that does not exist, as the plugin policy does. The agent says itself what the kernel
-// refuses of its program: only patchbayd has the code that writes it.
+// tryPolicies isolates a pod that does not exist, as the plugin policy does. If the kernel refuses the agent's
+// program, the agent itself reports that: only patchbayd has the code that writes the program.
 func tryPolicies(*nl.Conn) error {
 	return tryTable(func(fw *nft.Conn) error {
 		addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}

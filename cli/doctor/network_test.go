@@ -41,8 +41,8 @@ func TestKernelFeatures(t *testing.T) {
 	b.healthy("kernel")
 }
 
-// A kernel that refuses what network policies need is a finding for the networks that have them. It
-// refuses a thread without CAP_NET_ADMIN, which may still make the namespace to try in.
+// If the kernel refuses what network policies need, there is a finding for the networks that have them. Here it
+// refuses because the thread has no CAP_NET_ADMIN; the thread may still make the namespace for the trial.
 func TestKernelWithoutPolicies(t *testing.T) {
 	features := slices.DeleteFunc(features(), func(f feature) bool { return !slices.Contains(f.plugins, "policy") })
 	if len(features) != 1 {
@@ -266,7 +266,7 @@ func TestConfigurations(t *testing.T) {
 		"warning: network pods is in")
 }
 
-// An ADD accepts what this check warns about, and somebody may want it.
+// An ADD accepts a configuration about which this check warns, and somebody may want it.
 func TestAdviceOfAWarning(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", `{"type":"bridge","isGateway":true}`)

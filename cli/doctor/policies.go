@@ -59,7 +59,7 @@ func (n *Node) wait(ctx context.Context, d time.Duration) {
 	clock.Sleep(ctx, d)
 }
 
-// unenforced is one thing that is wrong with what the kernel enforces for a pod.
+// unenforced is one difference between what the kernel enforces for a pod and what it should.
 type unenforced struct {
 	pod    string
 	closed bool
@@ -67,7 +67,7 @@ type unenforced struct {
 	text   string // if closed is false
 }
 
-// unenforced looks at all pods of this node. enforced reports whether the kernel has any policy.
+// unenforced examines all pods of this node. enforced reports whether the kernel has any policy.
 func (n *Node) unenforced() (wrong []unenforced, enforced bool, err error) {
 	err = enforce.WithView(n.Kernel.NFT, func(v *enforce.View) error {
 		wrong, enforced = nil, v.Enforced()
@@ -86,7 +86,7 @@ func (n *Node) unenforced() (wrong []unenforced, enforced bool, err error) {
 	return wrong, enforced, err
 }
 
-// unenforcedFor looks at one pod. A mirror that cannot be read is reported elsewhere.
+// unenforcedFor examines one pod. The caller reports a mirror that cannot be read.
 func (n *Node) unenforcedFor(v *enforce.View, r *record.Record) (wrong []unenforced, err error) {
 	p := r.Policed
 	decision, readErr := mirror.Read(n.Paths, mirror.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID})
@@ -109,7 +109,7 @@ func (n *Node) unenforcedFor(v *enforce.View, r *record.Record) (wrong []unenfor
 	return wrong, nil
 }
 
-// side returns what is wrong in one direction. What is closed differs for no other reason.
+// side returns what is wrong in one direction. If the pod is closed, that is the only finding.
 func side(pod string, d policy.Direction, closed bool, diffs []enforce.Difference) (wrong []unenforced) {
 	if closed {
 		return []unenforced{{pod: pod, closed: true}}

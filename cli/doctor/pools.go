@@ -94,7 +94,7 @@ func span(first, last netip.Addr, most int) int {
 func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
 	o := n.GC
 	o.Apply = false
-	o.LockTime = 10 * time.Second // a look is not worth a longer wait
+	o.LockTime = 10 * time.Second // a check should not wait longer
 	report, err := gc.Run(ctx, o)
 	if report == nil {
 		return nil, err

@@ -109,7 +109,7 @@ func TestInternal(t *testing.T) {
 	b.finds("firewall", "problem: isolation")
 }
 
-// An element between bridges has no owner. It drops what we forward.
+// An element in the sets of bridges has no owner, and drops packets that we forward.
 func TestOwnerlessOfBridges(t *testing.T) {
 	b := newBench(t)
 	nettest.Need(b, nettest.Program("nft"))

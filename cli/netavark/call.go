@@ -47,8 +47,8 @@ const (
 	fixedIPs     = "ips"
 )
 
-// options decodes the network's options. There is no option of a single container: netavark passes words that it does not
-// know, so one is a typing error.
+// options decodes the network's options. A single container has no options. netavark passes options that it does
+// not know, so such an option is a typing error.
 func (c *call) options() (*options, error) {
 	for key := range c.Wanted.Options {
 		return nil, fmt.Errorf("option %q of --network %s is not one of this driver", key, c.Network.Name)

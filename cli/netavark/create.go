@@ -83,8 +83,8 @@ func (d *Driver) create(ctx context.Context, input []byte) (map[string]any, erro
 	return answer, nil
 }
 
-// usable asks the plugins whether they can work. Without root, this call is in the host's namespaces, and later ones are in
-// podman's, so their state would be of another place.
+// usable asks the plugins whether they can work. Without root it does not ask for their state: this call is in the
+// host's namespaces, but later calls are in podman's.
 func (d *Driver) usable(ctx context.Context, list *chain.List, rt *chain.Runtime) error {
 	if _, err := rt.Validate(ctx, list); err != nil || d.Rootless {
 		return err
@@ -95,8 +95,9 @@ func (d *Driver) usable(ctx context.Context, list *chain.List, rt *chain.Runtime
 	return nil
 }
 
-// described returns the fields of a network that its CNI network decides. If podman had the gateway of a subnet left out, its Docker API
-// would fail, so each subnet has one. netavark makes no names for networks of plugins, so dns_enabled would be untrue.
+// described returns the fields of a network that its CNI network decides. podman's Docker API fails for a subnet
+// without a gateway, so each subnet has one. netavark resolves no names in networks of plugins, so dns_enabled is
+// false.
 func (n *network) described(about netfile.Info, cni string) map[string]any {
 	options := n.given()
 	options[optNetwork] = cni
@@ -139,8 +140,8 @@ func apart(list []Subnet) (out []Subnet) {
 	return out
 }
 
-// decided returns an error if podman's network says something that the file of the CNI network decides, and says otherwise. Compose
-// files may repeat what the file says.
+// decided returns an error if podman's network differs from the file of the CNI network in a value that the file
+// decides. Compose files may repeat the file's values.
 func (n *network) decided(about netfile.Info, cni string) error {
 	refused := func(flag, subject string) error {
 		return fmt.Errorf("%s: the file of CNI network %s decides about %s; leave the option out, or change the file (patchbay network inspect %s)", flag, cni, subject, cni)
@@ -168,7 +169,7 @@ func (n *network) decided(about netfile.Info, cni string) error {
 	return nil
 }
 
-// repeats reports whether a subnet that the user gave says nothing else than that of the configuration.
+// repeats reports whether a subnet that the user gave agrees with that of the configuration.
 func (s Subnet) repeats(conf Subnet) bool {
 	return s.Subnet.Masked() == conf.Subnet && (!s.Gateway.IsValid() || s.Gateway == conf.Gateway) && (s.Lease == Span{} || s.Lease == conf.Lease)
 }

@@ -18,7 +18,8 @@ func declares(list *chain.List, capability string) bool {
 }
 
 // publishing returns a network that publishes ports. To a network without a plugin for ports, it adds portmap, as the
-// driver of Docker does. A network for which the host forwards nothing publishes nothing, as networks of netavark.
+// driver of Docker does. A network for which the host forwards nothing publishes nothing, as with netavark's own
+// networks.
 func publishing(list *chain.List) (*chain.List, error) {
 	if declares(list, portMappings) || netfile.Describe(list).Internal {
 		return list, nil

@@ -51,8 +51,8 @@ func Asked(args []string) bool { return args[0] == info }
 
 // Driver answers calls.
 type Driver struct {
-	// Find returns a CNI network, and the runtime for its plugins. If there is no such network, Find returns an error of
-	// which is chain.ErrNoNetwork, together with a runtime.
+	// Find returns a CNI network, and the runtime for its plugins. If there is no such network, Find returns an error
+	// that wraps chain.ErrNoNetwork, together with a runtime.
 	Find     func(name string) (*chain.List, *chain.Runtime, error)
 	Warn     func(error)
 	Version  string
@@ -147,8 +147,8 @@ func (d *Driver) networkFor(c *call) (*chain.List, *chain.Runtime, error) {
 }
 
 // removeLast removes what the cache has of the attachment. podman detaches a container before it attaches it again, except after
-// a crash and a reboot. So that container has ended, and its address must not be taken twice. If the DEL fails, the ADD may still
-// succeed, and otherwise gc finds what is left.
+// a crash and a reboot. So a cached container has ended, and its address must not be allocated twice. If the DEL
+// fails, the ADD may still succeed, and gc finds what is left.
 func (d *Driver) removeLast(ctx context.Context, rt *chain.Runtime, list *chain.List, a chain.Attachment) {
 	last, err := rt.Cached(list.Name, a)
 	if last != nil {
@@ -160,8 +160,8 @@ func (d *Driver) removeLast(ctx context.Context, rt *chain.Runtime, list *chain.
 	}
 }
 
-// teardown detaches a container. podman never calls again, also not after an error. So teardown succeeds if there is
-// nothing, and gc finds what an error left.
+// teardown detaches a container. podman never repeats the call, not even after an error. So teardown succeeds if
+// nothing is attached, and gc finds what is left after an error.
 func (d *Driver) teardown(ctx context.Context, c *call, netns string) error {
 	o, err := c.options()
 	if err != nil {

@@ -68,8 +68,8 @@ func (rt *runtime) driver(warn func(error)) *netavark.Driver {
 	}}
 }
 
-// TestGolden makes calls as podman's programs make them. A file has the call and the CNI network, then what the plugins
-// were called with, what the user is warned of, and the answer.
+// TestGolden makes calls as podman's programs make them. A file has the call and the CNI network, then the calls of
+// plugins, the warnings to the user, and the answer.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -131,8 +131,8 @@ func indented(t *testing.T, answer []byte) string {
 const pods = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni7", "isGateway": true, "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}]}`
 
-// What the CNI network's file decides is refused, so that nothing is configured in two places. So is what would be
-// ignored.
+// Values that the CNI network's file decides are refused, so that nothing is configured in two places. Values that
+// would be ignored are refused, too.
 func TestRefused(t *testing.T) {
 	for _, test := range []struct{ args, stdin, want string }{
 		{"create", `{"name":"pods","subnets":[{"subnet":"10.78.0.0/24"}]}`, "(10.78.0.0/24): the file of CNI network pods decides about addresses"},
@@ -167,7 +167,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What create answers is accepted as input, as it comes with each later call, and by a second create.
+// The answer of create is accepted as input, because it comes with each later call and with a second create.
 func TestCreateAgain(t *testing.T) {
 	rt := newRuntime(t, pods)
 	in := `{"name":"mine","id":"1","driver":"patchbay","options":{"cni.network":"pods"}}`

@@ -24,8 +24,8 @@ type options struct {
 	portmap bool // publish the containers' ports; podman gives them to each network of a container
 }
 
-// given returns the options of a network as the user gave them. A program that uses Docker's API can set only labels, so
-// a label with the name of an option is one.
+// given returns the options of a network as the user gave them. A program that uses Docker's API
+// can set only labels, so a label with the name of an option counts as that option.
 func (n *network) given() map[string]string {
 	out := map[string]string{}
 	for _, key := range []string{optNetwork, optPortmap} {

@@ -33,9 +33,10 @@ type netAddress struct {
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 }
 
-// statusOf converts the result of an ADD. podman shows the interface that it asked for also if the plugins name none, as those of
-// version 0.2.0. An address without an interface is of that one. If there is a name server, the container gets only
-// those of its networks, so the servers of `podman network update` come with those of the configuration.
+// statusOf converts the result of an ADD. podman shows the interface that it asked for even if the plugins name
+// none, as in version 0.2.0. An address without an interface belongs to that one. If the answer has name servers,
+// the container gets no others. So statusOf adds the servers of `podman network update` to those of the
+// configuration.
 func (c *call) statusOf(r *spec.Result, warn func(error)) *status {
 	s := &status{Interfaces: map[string]*netInterface{c.Wanted.IfName: {}}, DNS: slices.Clone(c.Network.DNS), Search: r.DNS.Search}
 	for _, i := range r.Interfaces {
@@ -63,8 +64,8 @@ func (c *call) statusOf(r *spec.Result, warn func(error)) *status {
 	return s
 }
 
-// got returns an error if the container did not get the fixed addresses that it wanted. It could have wanted them in vain
-// only from plugins that take none.
+// got returns an error if the container did not get the fixed addresses that it wanted. This can happen only with
+// plugins that ignore them.
 func (c *call) got(s *status, network string) error {
 	at := s.Interfaces[c.Wanted.IfName]
 	for _, ip := range c.Wanted.IPs {

@@ -41,12 +41,12 @@ type Removal struct {
 	Removed []string `json:"removed"`
 	Kept    []string `json:"left"`
 
-	looked bool     // at forwarding
-	host   []string // of Kept: about forwarding, which is the whole host's
+	looked bool     // this removal has examined forwarding
+	host   []string // those texts of Kept that are about forwarding, a setting of the whole host
 }
 
-// Latest keeps of several removals, in their order, only what the last one says about forwarding: it was as true for
-// all before, or is true no more.
+// Latest removes from several removals, in their order, all texts about forwarding except the last removal's:
+// earlier ones repeat it or are out of date.
 func Latest(all []*Removal) {
 	looked := false
 	for _, r := range slices.Backward(all) {

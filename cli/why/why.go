@@ -5,8 +5,8 @@
 // and which policy and rule decides. It reads the rules that the kernel has, and compares them with
 // the mirror, which has what an ADD enforces.
 //
-// A node judges the pods that run on it. So the answer about a packet between two nodes is a half of
-// the truth, and says so.
+// A node judges the pods that run on it. So the answer about a packet between two nodes covers only
+// one of two decisions, and says so.
 package why
 
 import (
@@ -55,8 +55,9 @@ type Answer struct {
 	Cautions []string `json:"cautions,omitempty"`
 }
 
-// Verdict is a decision. It is Unknown if it depends on something that was not asked for, or on a rule
-// that was not understood. It is Mixed if the answer is known for each pair of addresses, and differs.
+// Verdict is a decision. It is Unknown if it depends on something that the question leaves open, or on
+// a rule that was not understood. It is Mixed if the answer is known for each pair of addresses, and
+// differs.
 type Verdict string
 
 // These are the verdicts.

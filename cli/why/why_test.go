@@ -180,7 +180,7 @@ dropped: fd01::2 -> fd01::3
 	}
 }
 
-// One answer that is not known is not known for all.
+// If one answer is not known, neither is the answer for all packets.
 func TestTogether(t *testing.T) {
 	for text, want := range map[string]Verdict{
 		"allowed": Allowed, "dropped dropped": Dropped, "allowed dropped": Mixed, "dropped allowed allowed": Mixed,
