@@ -51,7 +51,8 @@ type storedAddress struct {
 	// Lost means that the address was on the interface when it expired or was refused. The next
 	// address replaces it there.
 	Lost bool `json:"lost,omitempty"`
-	// Behind is what the interface lacks of the lease's routes, and what it has of earlier ones.
+	// Behind has those routes of the lease that the interface lacks, and those of earlier leases that
+	// it still has.
 	Behind client.Behind `json:"behind,omitzero"`
 }
 

@@ -101,8 +101,8 @@ func TestRebootFreesAddress(t *testing.T) {
 	must(t, asked("02:42:00:00:00:02"))
 }
 
-// rebooted removes what a reboot removes of a container. The files of the state, with the boot id
-// of the lease, and the reservations remain.
+// rebooted removes those parts of a container that a reboot removes. The files of the state, with the boot id of the
+// lease, and the reservations remain.
 func (n *node) rebooted(c *container, lease, boot string) {
 	n.Helper()
 	c.die()

@@ -97,9 +97,9 @@ func (n *node) child(step int) *exec.Cmd {
 // tooMany is a number of steps that no test here reaches.
 const tooMany = 100
 
-// kills calls killedAt with the step at which it is to kill the driver, until it returns false: the
-// driver's work has ended before that step. Only the nightly run kills at every step. Others kill
-// at some, beginning with a first one, which is counted from 0.
+// kills calls killedAt with increasing steps at which to kill the driver, until killedAt returns
+// false because the driver's work ended before that step. Only the nightly run kills at every step.
+// Other runs kill at every few steps; first chooses the step with which they begin.
 func kills(t testing.TB, first int, killedAt func(step int) bool) {
 	t.Helper()
 	every := draw.Number(t, "PATCHBAY_DOCKER_KILL_EVERY", 8, 3)

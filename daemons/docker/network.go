@@ -142,7 +142,7 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 		return err
 	}
 	all, unread := d.state.Endpoints.List()
-	if state.OnlyDamaged(unread) { // whatever network it is of, it says nothing any more
+	if state.OnlyDamaged(unread) { // a damaged file does not keep any network
 		d.opts.Log("network %.12s is removed beside an endpoint that cannot be read: %v", id, unread)
 		unread = nil
 	}
@@ -229,8 +229,8 @@ func (n *network) adapt(list *chain.List) (_ *chain.List, err error) {
 	return list, nil
 }
 
-// everywhere refuses an option that would end at this host although the network does not. A network
-// that a former release created with the option keeps it.
+// everywhere refuses an option that would have effect only on this host, if the network spans
+// hosts. A network that a former release created with the option keeps it.
 func (n *network) everywhere(list *chain.List) error {
 	if n.isolate == "" || !spansHosts(list) || n.isolate == policyOf(list) {
 		return nil

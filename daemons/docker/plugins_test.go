@@ -60,9 +60,9 @@ func plugins(t testing.TB) string {
 	return dir
 }
 
-// invoker returns what calls our plugins. Programs take most of the time of a test. So a test calls
-// them in this process, unless it says otherwise (with), and executes what is a program. `make
-// test-all` executes all of them.
+// invoker returns what calls our plugins. Programs take most of the time of a test. So a test calls our
+// plugins in this process, unless it uses with, and executes all others. `make test-all` executes all of
+// them.
 func invoker(t testing.TB) invoke.Invoker {
 	t.Helper()
 	if draw.All(t) {

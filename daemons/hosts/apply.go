@@ -31,7 +31,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	a.problems.Set("bridges", a.tidy(&w, d, may)) // before the fabric adds routes to networks that are on the bridges
 	a.problems.Set("data of the store", a.mirror.lost())
 	a.problems.SetAll("network", d.wrong)
-	why, err := a.withhold(&w, d, may) // before the configurations go
+	why, err := a.withhold(&w, d, may) // before the configurations are removed
 	a.problems.Set("grants", err)
 	a.answer(&w, d, may) // before the configurations name the resolver
 	a.problems.SetAll("configuration of", a.configure(d, may))

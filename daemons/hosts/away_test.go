@@ -149,7 +149,7 @@ func TestDuplicateID(t *testing.T) {
 	}
 }
 
-// One look reports a duplicate id once. Later the report ends.
+// One pass reports a duplicate id once. Later the report ends.
 func TestDuplicateIDReportedOnce(t *testing.T) {
 	now := time.Now()
 	a := &Agent{self: "me", run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}

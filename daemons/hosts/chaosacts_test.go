@@ -134,8 +134,8 @@ func (c *cluster) trouble() {
 }
 
 // restoreAhead restores a backup with a higher revision. The first host that notices it tells all
-// others. So a schedule needs one that can: it knows a change, after the backup, of an object that the
-// backup has. Without it, no host could tell the loss from a removal.
+// others. So a schedule needs a host that can notice it: one that knows a later change of an object in
+// the backup. Without such a host, the loss would look like a removal.
 func (c *cluster) restoreAhead() {
 	by := c.some(func(h *simHost) bool {
 		return h.up && !h.cut && h.agent.mirror.synced && c.store.Changed(c.backup, h.agent.mirror.cache.Seen)

@@ -113,8 +113,8 @@ func TestKeyStaysPublished(t *testing.T) {
 	}
 }
 
-// Hosts without WireGuard send nothing to an encrypted network, and take nothing for it that is not
-// encrypted. The other network works. What has an address of a network that was removed still sends nothing.
+// Hosts without WireGuard send nothing to an encrypted network, and drop unencrypted packets for it. The other
+// network works. Containers with addresses of a removed network still send nothing.
 func TestEncryptedWithoutWireGuard(t *testing.T) {
 	s, a, b := wired(t)
 	a.mute, b.mute = true, true

@@ -61,10 +61,10 @@ func only(blocks []netip.Prefix, why string) func(*ipam.Granted) *ipam.Granted {
 // files returns the host-local files of the agent's host.
 func (a *Agent) files() grants { return grants{a.opts.Paths.CNI} }
 
-// allow lets containers get addresses of this host's blocks. Whatever takes a block away also
-// holds a.granting. So a grant never has a block that the agent does not remember, and the loss of
-// a block that it remembers is noticed. before is what stops returned before the world was read: if a
-// block of the network was taken away since, the next look at the world decides.
+// allow lets containers get addresses of this host's blocks. Every function that takes a block away
+// holds a.granting, too. So the agent remembers each block of a grant, and notices the loss of a
+// block that it remembers. before is the result of stops from before the world was read. If a block
+// of the network was taken away since, allow does nothing, and the next pass decides.
 func (a *Agent) allow(network string, blocks []netip.Prefix, before map[string]int) error {
 	a.granting.Lock()
 	defer a.granting.Unlock()

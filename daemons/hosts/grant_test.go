@@ -131,7 +131,7 @@ func TestLateAdd(t *testing.T) {
 	h.refuses("lan", block, "block "+block.String()+" of this host belongs to thief now")
 }
 
-// A look at the world began before the host gave up its block, and ends after that.
+// A pass read the world before the host gave up its block, and ends after that.
 func TestGrantOfAnEarlierLook(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

@@ -39,7 +39,7 @@ func (l late) Get(context.Context, string) (store.Item[store.Entry], error) {
 	return store.Item[store.Entry]{}, fmt.Errorf("the store: %w", l.err)
 }
 
-// A store does not answer, so each call takes long. The agent makes one call in each look.
+// A store does not answer, so each call takes long. The agent makes one call in each pass.
 // Otherwise it would notice nothing for minutes.
 func TestPublishStops(t *testing.T) {
 	w, a := crowded()

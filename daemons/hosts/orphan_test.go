@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// Who removes a network crashes before it deletes the blocks. A host deletes its own block, and those of hosts that
-// are gone. A host that has been away for a short time deletes its block itself when it comes back.
+// The command that removes a network crashes before it deletes the blocks. A host deletes its own block, and those
+// of hosts that are gone. A host that has been away for a short time deletes its block itself when it comes back.
 func TestBlocksOfARemovedNetwork(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -49,7 +49,7 @@ func TestBlocksOfARemovedNetwork(t *testing.T) {
 	}
 }
 
-// A host has not heard yet that another one is there. It asks the store before it takes that one for gone.
+// A host has not heard yet of another host. It asks the store before it treats that host as gone.
 func TestBlockOfAHostThatJustCame(t *testing.T) {
 	s := openStore(t)
 	a := &Agent{self: "me", wall: time.Now, opts: Options{Store: s, Reclaim: 24 * time.Hour, Log: t.Logf}}

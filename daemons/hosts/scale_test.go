@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// BenchmarkApply measures one look at 500 hosts with 50 containers each, after one new container.
+// BenchmarkApply measures one pass over 500 hosts with 50 containers each, after one new container.
 func BenchmarkApply(b *testing.B) {
 	dir := b.TempDir()
 	a, err := New(Options{
@@ -104,7 +104,7 @@ func TestReadOnlyNews(t *testing.T) {
 	}
 }
 
-// BenchmarkRead measures one look at 2000 containers, of which one or none has changed.
+// BenchmarkRead measures one read of 2000 containers, of which one or none has changed.
 func BenchmarkRead(b *testing.B) {
 	for _, name := range []string{"same", "changed"} {
 		b.Run(name, func(b *testing.B) {

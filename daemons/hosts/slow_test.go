@@ -83,7 +83,7 @@ func (t eachLate[T]) Delete(ctx context.Context, key string, at store.Revision) 
 	return t.Table.Delete(ctx, key, at)
 }
 
-// The store is slow. An agent still does all its work in one look.
+// The store is slow. An agent still does all its work in one pass.
 func TestSlowStore(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(dir+"/state", 0o700))

@@ -219,9 +219,10 @@ func longTTL(reclaim time.Duration) time.Duration {
 	return reclaim * ttl / left
 }
 
-// leave gives back the blocks of removed networks. It also deletes those of hosts that are gone: who removes a
-// network deletes its blocks after it, and may crash between. A network that could not be read is missing from
-// w.Networks too, but its blocks must stay. So giveUp asks the store for the network before it drops a block.
+// leave gives back the blocks of removed networks. It also deletes those of hosts that are gone: the command
+// that removes a network deletes its blocks afterwards, and may crash before that. A network that could not be
+// read is missing from w.Networks too, but its blocks must stay. So giveUp asks the store for the network
+// before it drops a block.
 func (a *Agent) leave(ctx context.Context, w *world) error {
 	gone := func(network string) bool {
 		return !slices.ContainsFunc(w.Networks, func(n store.Network) bool { return n.Name == network })

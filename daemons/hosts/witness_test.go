@@ -76,7 +76,7 @@ func TestRestoredWhileStopped(t *testing.T) {
 	}
 }
 
-// An object that was changed while the tables were read is no sign.
+// An object that was changed while the tables were read does not show that the store went back.
 func TestWitness(t *testing.T) {
 	node := store.Node{ID: "n"}
 	for _, c := range []struct {

@@ -45,7 +45,8 @@ func TestBypassed(t *testing.T) {
 	}
 }
 
-// The agent hangs if a program takes minutes, although the rest of it goes on: another process holds the firewall.
+// The agent counts as hanging if loading a program takes minutes, although its other loops go on. Here another
+// process has the firewall's lock.
 func TestPoliciesThatHang(t *testing.T) {
 	l := newPolicyLab(t)
 	l.pod("n1", "web", "app=web", webAddr)

@@ -97,7 +97,7 @@ func TestAgentCutsAtItsEnd(t *testing.T) {
 	}
 }
 
-// However fast policies change, there is at most one look at the connections a second, whether it works or fails, and
+// However fast policies change, the connections are read at most once a second, whether that works or fails, and
 // however long it takes. The first comes at once, and the last change is not forgotten.
 func TestOneLookASecond(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -147,8 +147,8 @@ func lookAndCount(t *testing.T, takes time.Duration, fails error) {
 	}
 }
 
-// In an agent nothing but that looks at all connections: a stream of changes, each of which denies something, is a
-// look at its begin, and one for each second.
+// An agent reads all connections only for that: during a stream of changes that each deny something, it reads them at
+// the beginning, and then once a second.
 func TestAgentLooksOnceASecond(t *testing.T) {
 	l := newPolicyLab(t)
 	l.looks = new(atomic.Int32)
@@ -162,7 +162,7 @@ func TestAgentLooksOnceASecond(t *testing.T) {
 		l.await("the change", func() bool { return l.programs() > before })
 	}
 	l.await("a look", func() bool { return l.looks.Load() > 0 })
-	if n, most := l.looks.Load(), int32(time.Since(began)/cutEvery)+2; n > most { // one was for the program before
+	if n, most := l.looks.Load(), int32(time.Since(began)/cutEvery)+2; n > most { // one read was for the program before
 		t.Errorf("%d looks in %v, want %d at most", n, time.Since(began), most)
 	}
 }

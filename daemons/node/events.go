@@ -173,7 +173,7 @@ func topicOf(p policy.Problem) topic {
 }
 
 // emit writes one Event. It only counts a failure, because the agent reports an unreachable API
-// server anyway. That another agent has written it is none.
+// server anyway. If another agent has written the Event, that is no failure.
 func (a *Agent) emit(ctx context.Context, about topic, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTime)
 	defer cancel()

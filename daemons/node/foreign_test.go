@@ -41,9 +41,9 @@ func (n *liveNode) obstructed() bool {
 }
 
 // TestForeignRouteGoes: an old network's routes stand in the way of ours and carry the packets.
-// They go in all the ways in which they do when its agent, its device or its address is removed.
-// The agents put their own in their place at once, not when they next look. It prints how long
-// the pods had no answer.
+// They disappear in each possible way: its agent, its device or its address is removed. The agents
+// add their own routes at once, not at the next regular check. It prints how long the pods had no
+// answer.
 func TestForeignRouteGoes(t *testing.T) {
 	for _, family := range []int{4, 6} {
 		for what, remove := range map[string]func(*liveNode, netlink.Link) error{
@@ -78,7 +78,7 @@ func foreignRouteGoes(t *testing.T, family int, remove func(*liveNode, netlink.L
 	a, b := newLiveNodes(t)
 	wire.Cable(a.Host, b.Host, "old0", "198.51.100.0/24", "2001:db8:5::/64")
 	for _, n := range []*liveNode{a, b} {
-		n.again = time.Hour // no look for another reason than a change
+		n.again = time.Hour // no check without a change
 		must(t, n.Conn.RouteAdd(n.old(family)))
 		n.runs(mesh.Auto)
 	}
@@ -96,7 +96,7 @@ func foreignRouteGoes(t *testing.T, family int, remove func(*liveNode, netlink.L
 		}
 	}
 	p.flows("by our routes")
-	slow := time.Duration(max(a.longest.Load(), b.longest.Load())) // an agent rests after a look, and on a busy machine long
+	slow := time.Duration(max(a.longest.Load(), b.longest.Load())) // an agent pauses after a check, on a busy machine for long
 	if gone := p.look("by our routes"); gone > max(retryEvery/3, 40*slow) {
 		t.Errorf("no answer for %v; while nothing changed, for %v; the longest Apply took %v", gone, quiet, slow)
 	}
@@ -104,13 +104,14 @@ func foreignRouteGoes(t *testing.T, family int, remove func(*liveNode, netlink.L
 }
 
 // TestForeignRouteComes: another program puts its route in the place of ours. The agent reports
-// that at once, leaves the route alone however often it looks, and takes over when it goes.
+// that at once, and leaves the route alone in each check. When the route is removed, the agent adds
+// its own again.
 func TestForeignRouteComes(t *testing.T) {
 	for _, family := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
 			a, b := newLiveNodes(t)
 			wire.Cable(a.Host, b.Host, "old0", "198.51.100.0/24", "2001:db8:5::/64")
-			a.again = 30 * resident.Settle(0) // rest sees no look meanwhile
+			a.again = 30 * resident.Settle(0) // rest sees no check meanwhile
 			a.runs(mesh.Auto)
 			b.runs(mesh.Auto)
 			p := newProbe(a, b, family)
@@ -156,7 +157,7 @@ func (n *liveNode) watched() (events func() []netlink.RouteUpdate) {
 	}
 }
 
-// rest waits until the agent does not look at the kernel because of earlier changes any more.
+// rest waits until the agent no longer checks the kernel because of earlier changes.
 func (n *liveNode) rest() {
 	n.Helper()
 	n.await("rest", func() bool {
@@ -166,9 +167,9 @@ func (n *liveNode) rest() {
 	})
 }
 
-// TestRouteStorm: other programs add and remove many routes. The agent does not look at the
-// kernel because of routes to elsewhere. It looks because of those to other nodes' pods, but
-// rests in between; and then its routes are right.
+// TestRouteStorm: other programs add and remove many routes. Routes to other destinations do not
+// make the agent check the kernel. Routes to other nodes' pods do, but the agent pauses in between.
+// In the end its routes are right.
 func TestRouteStorm(t *testing.T) {
 	a, b := newLiveNodes(t)
 	wire.Cable(a.Host, b.Host, "other0", "203.0.113.0/24")

@@ -185,8 +185,8 @@ func (n *networkPolicy) asked(k policies.Kind, err error) {
 	n.status.followed()
 }
 
-// attach reads which addresses this node and its pods have. If that fails, they have those of before: without
-// them, pods that the API does not show yet would be open.
+// attach reads which addresses this node and its pods have. If that fails, the former addresses stay: without them,
+// pods that the API does not show yet would be open.
 func (n *networkPolicy) attach() {
 	list, owners, ok, err := attachments(n.paths.Run)
 	if ok {
@@ -220,7 +220,7 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 		n.changed()
 	}
 	loaded := n.load(ctx, d.Program)
-	mirrored = errors.Join(mirrored, n.sync(n.paths, files)) // the kernel does not wait for a disk that stands still
+	mirrored = errors.Join(mirrored, n.sync(n.paths, files)) // the kernel does not wait for a disk that hangs
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -357,8 +357,9 @@ func (n *networkPolicy) tick(ctx context.Context) {
 	}
 }
 
-// drops returns how many packets each policy denied. While a program is put in force, which another process may keep
-// waiting for long, these are the numbers of before: metrics must not wait, because they tell that.
+// drops returns how many packets each policy denied. While a program is put in force, drops returns the former
+// numbers. Another process may keep the program waiting for long, and the metrics, which tell that, must not wait,
+// too.
 func (n *networkPolicy) drops() ([]enforce.Drop, error) {
 	if !n.mu.TryLock() {
 		if last := n.dropped.Load(); last != nil {

@@ -128,8 +128,8 @@ func (l *policyLab) decision(pod policymirror.Pod) policy.Side {
 	return d.Sides[policy.Ingress]
 }
 
-// A policy is put in force when it comes, follows labels of pods and namespaces, and goes. The mirror
-// follows too.
+// A policy is put in force when it is created, follows the labels of pods and namespaces, and ends when
+// it is deleted. The mirror follows too.
 func TestNetworkPolicy(t *testing.T) {
 	l := newPolicyLab(t)
 	l.pod("n1", "web-0", "app=web", webAddr)
@@ -160,8 +160,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// An ADD's record gives the pod its chains, although the API shows no address yet, and its DEL takes
-// them.
+// An ADD's record gives the pod its chains, although the API shows no address yet. Its DEL removes them.
 func TestPolicyOfANewPod(t *testing.T) {
 	l := newPolicyLab(t)
 	l.policy("closed", forWeb)

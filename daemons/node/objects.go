@@ -164,8 +164,8 @@ func (e *jsonEvents) Decode() (watch.EventType, runtime.Object, error) {
 	return event.Type, o, nil
 }
 
-// error returns the event of an error. If the version of a watch is too old, the list that follows
-// says how it is.
+// error returns the event of an error. It does not report that the version of a watch is too old: a list
+// follows, whose result is reported.
 func (e *jsonEvents) error(status *metav1.Status) (watch.EventType, runtime.Object, error) {
 	if err := apierrors.FromObject(status); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 		e.lost(err)

@@ -131,8 +131,8 @@ func TestPolicyWithoutCRD(t *testing.T) {
 	l.await("no problem", func() bool { return l.trouble.mine()[policyUnfollowed] == "" })
 }
 
-// TestPolicyWithNewCRD installs the CustomResourceDefinition while the agent runs. The agent does not wait
-// until it would look again.
+// TestPolicyWithNewCRD installs the CustomResourceDefinition while the agent runs. The agent does not wait until its
+// next regular check.
 func TestPolicyWithNewCRD(t *testing.T) {
 	l := newPolicyLab(t)
 	l.absent = time.Hour

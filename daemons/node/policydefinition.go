@@ -87,7 +87,7 @@ func (w *kindWatch) missing(ctx context.Context) error {
 	return w.otherVersions(d.served())
 }
 
-// empty makes the list of the kind empty, if the API server is to be believed.
+// empty makes the list of the kind empty, if the API server can be trusted.
 func (w *kindWatch) empty(ctx context.Context) error {
 	return w.replace(ctx, func(func([]byte, error) bool) error { return nil })
 }
@@ -101,8 +101,7 @@ func (w *kindWatch) findDefinition(ctx context.Context) (d *definition, err erro
 	return d, err
 }
 
-// discovered returns the versions of the kind that the API server tells everybody who has an account, or nil if it has
-// none.
+// discovered returns the versions of the kind, which the API server tells every account, or nil if it has none.
 func (w *kindWatch) discovered(ctx context.Context) (d *definition, err error) {
 	group, resource, _ := strings.Cut(w.path, "/"+clusterVersion+"/")
 	var has metav1.APIGroup

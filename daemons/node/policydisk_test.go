@@ -15,7 +15,7 @@ import (
 	policymirror "github.com/patchbay-net/patchbay/internal/policy/mirror"
 )
 
-// The disk stands still while the mirror's files are synced. The kernel has the program, and an ADD the decision.
+// The disk hangs while the mirror's files are synced. The kernel has the program, and an ADD the decision.
 func TestPolicyWhileTheDiskStandsStill(t *testing.T) {
 	dir := t.TempDir()
 	o := &Options{Paths: paths.Paths{State: dir, Run: dir}}

@@ -36,8 +36,8 @@ const (
 )
 
 const (
-	// settled is how long a problem must last that is normal for a moment: the labels of a new pod may
-	// come later than its ADD.
+	// settled is how long a problem must last before it is reported, if it is normal for a moment: the labels of a new pod
+	// may come later than its ADD.
 	settled = 30 * time.Second
 
 	lossSettles = 500 * time.Millisecond
@@ -62,7 +62,7 @@ type policyStatus struct {
 	touches     prometheus.Counter
 	asks        prometheus.Counter // requests that failed
 
-	telling atomic.Bool // followed will tell
+	telling atomic.Bool // followed has been called, and will tell
 
 	mu      sync.Mutex
 	program *programStatus

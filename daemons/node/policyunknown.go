@@ -13,7 +13,7 @@ import (
 )
 
 // firstWait is how long a node without pods waits for its policies before it takes pods. Pods that start
-// before the policies are known are isolated for a moment, which most of them need not meet.
+// before the policies are known are isolated for a moment; the wait spares most pods that moment.
 const firstWait = 10 * time.Second
 
 // errPoliciesUnknown means that a node should wait for its policies before it takes its first pods.

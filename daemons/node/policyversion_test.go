@@ -56,7 +56,7 @@ func TestPolicyInAnotherVersion(t *testing.T) {
 	l.await("no problem", func() bool { return l.trouble.mine()[policyUnfollowed] == "" })
 }
 
-// An agent that starts then does not take the policies for gone. When the definition is gone, they are.
+// An agent that starts then does not treat the policies as deleted, until the definition is deleted.
 func TestPolicyStartsInAnotherVersion(t *testing.T) {
 	l := newPolicyLab(t)
 	l.pod("n1", "web-0", "app=web", webAddr)
@@ -122,8 +122,8 @@ func TestPolicyWithAnEarlierRole(t *testing.T) {
 	}
 }
 
-// With that role, an agent that starts while the cluster has the policies in another version only does not take them
-// for gone.
+// With that role, an agent that starts while the cluster has the policies in another version only does not treat
+// them as deleted.
 func TestPolicyStartsInAnotherVersionWithAnEarlierRole(t *testing.T) {
 	l := newPolicyLab(t)
 	l.pod("n1", "web-0", "app=web", webAddr)

@@ -158,8 +158,8 @@ func memoryOf(pid int, name string) (int, error) {
 	return n, err
 }
 
-// startSoon starts the program, which is to be ready in most, besides the time in which its threads
-// could run and other processes had the processors.
+// startSoon starts the program, and fails if it is not ready within most. The time in which its
+// threads waited for a processor does not count.
 func (p *process) startSoon(what string, most time.Duration) {
 	p.Helper()
 	took := p.start()

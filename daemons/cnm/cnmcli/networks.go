@@ -54,7 +54,8 @@ func load[T any](k *requested, s *remote.Dir, kind, name string) (*T, error) {
 }
 
 // living returns the attachments of a network that have not ended. An ended attachment may still
-// have a record and an address, if its driver could not be reached. living leaves that out.
+// have a record and an address, if its driver could not be reached. living leaves such an attachment
+// out.
 func living(s *remote.Dir, network string) ([]spec.AttachmentKey, error) {
 	set, ended := map[spec.AttachmentKey]bool{}, map[spec.AttachmentKey]bool{}
 	for _, p := range Plugins() { // cnm comes first

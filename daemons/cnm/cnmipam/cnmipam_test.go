@@ -55,9 +55,9 @@ func TestContract(t *testing.T) {
 			{About: "a bad mac", Conf: object(t, `{"runtimeConfig":{"mac":3}}`), Code: 6, Msg: "failed to load netconf"},
 		},
 	}})
-	// Two gateways and a kept address. The rule torn empties the files that say which addresses the driver has given, so two more
-	// stay with the driver each time that it runs. In a long run it runs by exec, too, as does the rule killed, each of whose six
-	// kills may leave two.
+	// Two gateways and a kept address stay at the driver. The rule torn empties the files that say
+	// which addresses the driver has given, so each run of it leaves two more. In a long test it runs
+	// by exec, too, and so does the rule killed, each of whose six kills may leave two.
 	least, most := 3+2, 3+2
 	if draw.All(t) {
 		least, most = 3+2*2, 3+2*2+6*2

@@ -138,11 +138,11 @@ func (d *Dir) Dead(a *DriverState) bool {
 	return state == life.Dead
 }
 
-// ended reports what needs no look at the namespace.
+// ended does the part of Dead that does not examine the namespace.
 func (d *Dir) ended(a *DriverState) bool { return a.Ended || a.Boot != d.boot }
 
-// over reports whether an ADD of the same attachment may begin anew. The runtime says that the container is new, so it
-// does not count if a process still holds the earlier namespace.
+// over reports whether an ADD of the same attachment may begin anew. The runtime says that the container is new, so a
+// process that still holds the earlier namespace does not matter.
 func (d *Dir) over(a *DriverState) bool {
 	state, _ := life.At(a.NetNS, a.mark, d.judge.Proc)
 	return d.ended(a) || state == life.Dead
@@ -229,7 +229,7 @@ func (d *Dir) Collect(r *plugin.Request, pluginName string, end func(*DriverStat
 	return true, errors.Join(errs...)
 }
 
-// unlisted reports whether an attachment is dead that a GC's list does not have.
+// unlisted reports whether an attachment that is not on a GC's list is dead.
 func (d *Dir) unlisted(r *plugin.Request, a *DriverState, pluginName string) bool {
 	now := record.CurrentRecord{Plugin: pluginName, Since: d.Records.Since(r.Network, a.Owner, pluginName)}
 	if a.ContainerID != "" {

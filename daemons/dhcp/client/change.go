@@ -40,11 +40,11 @@ func (b Behind) Equal(o Behind) bool {
 	return slices.EqualFunc(b.Missing, o.Missing, sameRoute) && slices.EqualFunc(b.Old, o.Old, sameRoute)
 }
 
-// Change replaces the address and routes of one grant by those of another. It does so only if
-// the interface has the first address, which had reports; the caller of ADD may not have set the
-// address yet. An empty grant has no address, and counts as being on every interface. Change
-// adds the new address before it removes the old one. It leaves alone what both grants have,
-// because a later plugin (sbr, vrf) may have moved the routes to another table.
+// Change replaces the address and routes of one grant by those of another. It does so only if the interface has
+// the first address, because the caller of ADD may not have set it yet; had reports whether it has. An empty grant
+// has no address, and counts as being on every interface. Change adds the new address before it removes the old
+// one. It leaves alone what both grants have, because a later plugin (sbr, vrf) may have moved the routes to
+// another table.
 //
 // If the kernel refuses a route, Change adds the others. If the address stays, the old routes stay too. The caller
 // gives what Change returns as behind to the next Change, by Behind.On.

@@ -12,9 +12,9 @@ const (
 	optPad, optOverload, optEnd = 0, 52, 255
 )
 
-// unfold returns a message with the options of the fields file and sname appended to its other options, in the order
-// of RFC 2131 (4.1), if option 52 (overload) says that they have options. Otherwise, or if the message would get
-// longer than most, it returns the message.
+// unfold appends the options in the fields file and sname to a message's other options, if option 52 (overload) says
+// that these fields have options. The order is that of RFC 2131 (4.1). If the result would be longer than most,
+// unfold returns the message unchanged.
 func unfold(message []byte, most int) []byte {
 	if len(message) < optionsAt {
 		return message

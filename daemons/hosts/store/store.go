@@ -168,10 +168,9 @@ func (r Revision) Split() (n int64, history string, err error) {
 
 // Follows reports whether r comes from the same history as earlier and is not older. Both are
 // revisions of a List. If r does not follow, objects that are missing at r need not have been
-// deleted: the store may have lost its data, been restored from a backup, or be another one. If r
-// follows, the store may still have gone back: who restores an etcd may raise its revision. The
-// revisions of objects show that, because they do not change. Every revision follows the zero
-// revision.
+// deleted: the store may have lost its data, been restored from a backup, or be another one. If r follows, the store
+// may still have gone back, because an operator who restores an etcd may raise its revision. The revisions of
+// objects show that, because no restore changes them. Every revision follows the zero revision.
 func (r Revision) Follows(earlier Revision) bool {
 	now, history, _ := r.Split()
 	was, of, _ := earlier.Split()

@@ -3,9 +3,9 @@
 
 // Package doubt answers for an agent that copies objects from a source, such as an etcd or the Kubernetes API: was
 // an object deleted, or is it only missing? A source that was restored from a backup lacks objects that are in use.
-// A route to an object that was deleted leads nowhere. Without the route to one that is in use, its containers are
-// cut off. So an object counts as deleted only if the source says so: by an event, or by a reading that follows the
-// last one. What another reading lacks is missing, and stays.
+// A route to a deleted object leads nowhere. Without the route to an object in use, its containers are cut off. So
+// an object counts as deleted only if the source says so: by an event, or by a reading that follows the last one.
+// What another reading lacks is missing, and stays.
 package doubt
 
 import (

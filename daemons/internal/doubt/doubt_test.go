@@ -43,7 +43,8 @@ func objects(past map[string]Past[version]) map[string]version {
 
 func newer(missing, there version) bool { return missing > there }
 
-// Each transition of an object: that the source has (a1), that is missing (?a1), that was deleted (-a1), unknown ("").
+// Each transition of an object between four states: the source has it (a1), it is missing (?a1), it was deleted (-a1),
+// it is unknown ("").
 func TestTransitions(t *testing.T) {
 	there := func(t *Table[version]) { t.Put("a", 1) }
 	missing := func(t *Table[version]) { t.Put("a", 1); t.Replace(nil, false) }

@@ -67,8 +67,8 @@ func Follow(ctx context.Context, m Mesh, changed func(), unwatched, unprobed fun
 	wg.Wait()
 }
 
-// Loop keeps a machine in the desired state. Apply compares the kernel too if all is set, and reports whether
-// it is done: it runs again after a pause of Retry on the average if it is not.
+// Loop keeps a machine in the desired state. If all is set, Apply compares the kernel, too. Apply reports
+// whether it is done; if not, Loop calls it again after a pause of about Retry.
 type Loop struct {
 	Apply  func(ctx context.Context, all bool) (done bool)
 	Retry  time.Duration

@@ -55,7 +55,8 @@ func TestCarry(t *testing.T) {
 	}
 }
 
-// A change of the kernel is compared with the kernel, one of the world is not. What is not done is tried again.
+// After a change of the kernel, Apply compares the kernel; after a change of the other machines, it does not.
+// Work that is not done is tried again.
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel, world := make(chan struct{}, 1), make(chan struct{}, 1)

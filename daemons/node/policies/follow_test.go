@@ -206,7 +206,7 @@ func TestNoChange(t *testing.T) {
 	})
 }
 
-// A single change that comes during the rest waits for its end.
+// A single change that comes during the rest waits for the end of the rest.
 func TestChangeDuringRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		follow(t, listed(t, "n1"), func(f *followed) {

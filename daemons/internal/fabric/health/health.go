@@ -32,7 +32,7 @@ type Options struct {
 	Problems func() map[string]int // how many things are wrong now, by reason
 }
 
-// Health is what an agent last did, for those who ask. It is safe for concurrent use.
+// Health stores what an agent last did, for the pages of Handler. It is safe for concurrent use.
 type Health struct {
 	o        Options
 	registry *prometheus.Registry
