@@ -92,8 +92,8 @@ func (e *Exec) command(ctx context.Context, path string, call *spec.Call) *exec.
 }
 
 // InGroup gives a command, before its start, a process group of its own. When the command's context ends, the
-// whole group is killed. A process that the command leaves behind may hold its pipes open; a second after
-// the command's end no caller waits for it any more (exec.ErrWaitDelay).
+// whole group is killed. A process that outlives the command may keep its pipes open; callers wait for it for
+// at most a second (exec.ErrWaitDelay).
 func InGroup(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -140,8 +140,8 @@ func (e *Exec) stderr() io.Writer {
 	return e.Stderr
 }
 
-// foreign returns an environment without those variables of a call that Call.Environ leaves out if they are
-// empty. A plugin must not inherit the values of another call.
+// foreign removes from an environment the variables that Call.Environ leaves out if they are empty. A plugin
+// must not inherit the values of another call.
 func foreign(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		switch key, _, _ := strings.Cut(kv, "="); key {

@@ -130,7 +130,8 @@ func TestDaemonHoldsPipes(t *testing.T) {
 	}
 }
 
-// A command that has ended, and whose context ends then, has not been cancelled: its group is gone.
+// If the context ends after its command, the command was not cancelled: its process group no longer
+// exists.
 func TestCancelAfterTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -194,9 +194,9 @@ func (a *allocation) next(i int, set RangeSet) (netip.Addr, error) {
 	return addr, fmt.Errorf("%w: %s", ErrExhausted, set)
 }
 
-// releaseOutlived releases what earlier boots reserved, also outside of the sets, which may have
-// changed: no runtime calls the DEL of a container that it was about to start when the node
-// crashed. The request's own reservation stays; repeated renews it.
+// releaseOutlived releases the reservations of earlier boots, also those outside of the sets, which
+// may have changed. No runtime calls DEL for a container that it was about to start when the node
+// crashed. The request's own reservation stays, and repeated renews it.
 func (a *allocation) releaseOutlived() error {
 	if a.Dry {
 		return nil

@@ -88,8 +88,8 @@ func TestPlantedLinks(t *testing.T) {
 	}
 }
 
-// TestFailedScan puts what cannot be removed where a process that died leaves its file. Each call says
-// so and releases the lock, with and without an index file.
+// TestFailedScan puts an object that cannot be removed at the path where a killed process leaves its
+// file. Each call reports the object and releases the lock, with and without an index file.
 func TestFailedScan(t *testing.T) {
 	for n := range 2 {
 		b := newBed(t, Set(t, "10.1.0.0/24"))

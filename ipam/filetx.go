@@ -43,7 +43,7 @@ type Tx struct {
 
 	index   *index
 	indexFD int  // -1 if the index is only in memory
-	noFile  bool // there is no index file, and so few reservations that keep writes none
+	noFile  bool // there is no index file, and keep writes none for so few reservations
 	changed bool // this transaction changed the directory
 	suspect bool // the index was wrong, or the next transaction must not trust it
 
@@ -143,7 +143,7 @@ func (t *Tx) Holder(a netip.Addr) (r Reservation, ok bool, err error) {
 	return t.reservation(t.withIndexed(entryOf(a, f)), ownerOf(string(f.data))), true, nil
 }
 
-// withIndexed adds to e the fields that only the index stores. The file knows its boot best.
+// withIndexed adds to e the fields that only the index stores. If the file names a boot, that boot counts.
 func (t *Tx) withIndexed(e entry) entry {
 	same, err := t.index.find(e.key)
 	for _, o := range same {
@@ -301,9 +301,9 @@ func (t *Tx) SetCursor(set int, a netip.Addr) error {
 
 func cursorName(set int) string { return cursorPrefix + strconv.Itoa(set) }
 
-// Outlived returns the reservations whose files name an earlier boot. They are many only after a
-// reboot, so the index says whether a scan found some. After one call, Outlived returns none until
-// the next scan.
+// Outlived returns the reservations whose files name an earlier boot. After a reboot there may be many,
+// otherwise none, so the index says whether a scan found some. After one call, Outlived returns none until the
+// next scan.
 func (t *Tx) Outlived() ([]Reservation, error) {
 	if t.index.head.earlier == 0 {
 		return nil, nil

@@ -18,9 +18,10 @@ import (
 )
 
 // GrantFile is the name of the file that limits which addresses of a network this host gives out. It
-// is in the directory of the network's reservations, and is changed under their lock. So whoever
-// takes addresses from a host knows which of them are reserved, and that no more will be
-// (docs/adr/0076). Without the file there is no limit. The reference's host-local ignores it.
+// is in the directory of the network's reservations, and is changed under their lock. So a program
+// that withdraws addresses from a host knows which of them are reserved, and that the host reserves
+// no more of them (docs/adr/0076). Without the file there is no limit. The reference's host-local
+// ignores it.
 const GrantFile = "grant"
 
 // ErrNotGranted means that the grant lacks addresses of a range.
@@ -160,7 +161,7 @@ func (s *FileStore) ChangeGrant(ctx context.Context, change func(*Granted) *Gran
 func (d *dir) changeGrant(change func(*Granted) *Granted) error {
 	now, damaged := d.readGrant()
 	if damaged != nil {
-		now = &Granted{Why: damaged.Error()} // as for an ADD: no limit is the wrong guess
+		now = &Granted{Why: damaged.Error()} // as for an ADD: a damaged grant must not mean no limit
 	}
 	to := change(now)
 	path := filepath.Join(d.path, GrantFile)

@@ -132,8 +132,8 @@ func (m memory) ReadAt(p []byte, off int64) (int, error) { return copy(p, m[off:
 
 func (m memory) WriteAt(p []byte, off int64) (int, error) { return copy(m[off:], p), nil }
 
-// index tells which addresses an owner holds and which addresses are free. A question takes the
-// same few reads and writes, however many addresses there are.
+// index tells which addresses an owner holds and which addresses are free. A query costs the same
+// few reads and writes, however many addresses there are.
 type index struct {
 	pages pages
 	head  header

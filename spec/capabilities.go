@@ -15,7 +15,7 @@ import (
 // are those of CONVENTIONS.md of containernetworking/cni, "Well-known Capabilities".
 type Capabilities struct {
 	PortMappings   []PortMapping `json:"portMappings,omitempty"`
-	IPRanges       [][]IPRange   `json:"ipRanges,omitempty"` // for each address, the ranges from one of which it is taken
+	IPRanges       [][]IPRange   `json:"ipRanges,omitempty"` // a list of ranges for each address, which comes from one of them
 	Bandwidth      Bandwidth     `json:"bandwidth,omitzero"`
 	DNS            CapabilityDNS `json:"dns,omitzero"`
 	IPs            []string      `json:"ips,omitempty"` // addresses; plugins such as static need the prefix length, too

@@ -62,7 +62,7 @@ func Merge(results ...*Result) *Result {
 		for i := range r.IPs {
 			ip := &r.IPs[i]
 			if r.Of(*ip) == nil {
-				ip.Interface = nil // out of range, it would become another network's
+				ip.Interface = nil // an index out of range would name an interface of another network
 			} else {
 				*ip.Interface += first
 			}
@@ -75,7 +75,7 @@ func Merge(results ...*Result) *Result {
 	return out
 }
 
-// and returns d with what only other has.
+// and returns d with the entries that only other has.
 func (d DNS) and(other DNS) DNS {
 	return DNS{
 		Nameservers: union(d.Nameservers, other.Nameservers),

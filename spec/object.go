@@ -92,8 +92,8 @@ func (o Object) SetValid(valid []AttachmentKey) error {
 type RuntimeKeys struct {
 	Name, CNIVersion string
 
-	// Config is the plugin's part of the capabilities (runtimeConfig). If it is nil, the
-	// configuration's own stays, as libcni does it.
+	// Config is the plugin's part of the capabilities (runtimeConfig). If it is nil, the configuration's own
+	// runtimeConfig stays, as in libcni.
 	Config map[string]json.RawMessage
 
 	Prev json.RawMessage // prevResult; empty means none

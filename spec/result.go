@@ -60,7 +60,7 @@ type Route struct {
 	Scope    *int         `json:"scope,omitempty"`
 }
 
-// scopeLink is RT_SCOPE_LINK: what the scope, or a narrower one, reaches is on the link.
+// scopeLink is RT_SCOPE_LINK: a destination with this scope, or a narrower one, is on the link.
 const scopeLink = 253
 
 // OnLink reports whether a route has no next hop, not even the default one of a plugin: its gateway
