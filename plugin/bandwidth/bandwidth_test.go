@@ -189,7 +189,7 @@ func TestLimits(t *testing.T) {
 }
 
 // The reference used containerd's burst unchanged. After a swap to our programs, CHECK accepts
-// such a queue, and our own, but no third burst.
+// such a queue, and our own, but no other burst.
 func TestCheckOfTheReferences(t *testing.T) {
 	const sent = `{"runtimeConfig": {"bandwidth": {"ingressRate": 8000000, "ingressBurst": %d}}}`
 	w := newWorld(t)

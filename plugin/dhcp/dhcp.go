@@ -286,8 +286,8 @@ func status(ctx context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// gc releases the leases of attachments that are not valid. Our records lead to them, whatever
-// keeper they name. Our keeper also knows leases that the reference's plugin got from it.
+// gc releases the leases of attachments that are not valid. Our records name these leases, with
+// their keepers. Our keeper also knows leases that the reference's plugin got from it.
 func gc(ctx context.Context, r *plugin.Request) error {
 	err := kernel.Of(r).Sweep(ctx, r, func(rec *record.Record) error { return releaseRecorded(ctx, r, rec) })
 	if _, ok := r.Valid(); !ok {

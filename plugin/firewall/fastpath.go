@@ -74,8 +74,8 @@ func (p *plan) planFastPath(r *plugin.Request, env *netstate.Env) error {
 	return nil
 }
 
-// refusePoliciesSince looks again when the plugin policy sees the fast path: the ADD of a pod with policies may run
-// at the same time. Either this ADD sees the pod's record, or the pod's ADD sees the fast path.
+// refusePoliciesSince repeats the check once the plugin policy can see the fast path, because the ADD of a pod with
+// policies may run at the same time. Either this ADD sees the pod's record, or the pod's ADD sees the fast path.
 func (p *plan) refusePoliciesSince(k *kernel.Kernel) error {
 	if p.newFastPath == "" {
 		return nil
@@ -83,7 +83,7 @@ func (p *plan) refusePoliciesSince(k *kernel.Kernel) error {
 	return p.refusePolicies(k, p.newFastPath)
 }
 
-// refusePolicies returns an error if the bridge has a pod with network policies, of another network.
+// refusePolicies returns an error if a pod of another network on the bridge has network policies.
 func (p *plan) refusePolicies(k *kernel.Kernel, bridge string) error {
 	pods, torn, err := k.Records.ScanPlugin(policyPlugin)
 	if len(torn) > 0 {

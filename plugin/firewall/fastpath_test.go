@@ -249,7 +249,8 @@ func TestFastPathFaults(t *testing.T) {
 	}
 }
 
-// The kernel takes a deleted bridge out of the flowtable; CHECK of an attachment on a new one fails until repair.
+// The kernel takes a deleted bridge out of the flowtable; CHECK of an attachment on a new bridge fails until
+// repair.
 func TestFastPathOfADeletedBridge(t *testing.T) {
 	n, c, a := world(t)
 	conn := echo(t, "tcp", n.Client, "0.0.0.0:5001", c.Space, node.Client4+":5001")
@@ -297,7 +298,7 @@ func TestFastPathOfUplinks(t *testing.T) {
 	a.del(t)
 }
 
-// A kernel without flowtables, and what cannot work, is refused before anything is changed.
+// A kernel without flowtables, and configurations that cannot work, are refused before anything is changed.
 func TestFastPathRefused(t *testing.T) {
 	reset(t)
 	n := node.New(t)

@@ -51,7 +51,7 @@ type daemon struct {
 // connect connects to the system bus and checks that firewalld is on it. connect uses the
 // address in DBUS_SYSTEM_BUS_ADDRESS or the usual one. connect does not start firewalld.
 func connect(ctx context.Context) (*daemon, error) {
-	if !hasBus() { // the first timer of a process starts Go's poller, so look before
+	if !hasBus() { // check first: the first timer of a process starts Go's poller
 		return nil, fmt.Errorf("%w: connect to the system bus: %w", errNoFirewalld, fs.ErrNotExist)
 	}
 	ctx, cancel := context.WithTimeout(ctx, firewalldTime) // the library waits for answers without limit

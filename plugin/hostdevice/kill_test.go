@@ -45,7 +45,7 @@ func TestKill(t *testing.T) {
 }
 
 // An IPAM plugin may work through the interface, as dhcp does. It is called when the interface
-// exists. If it fails, the device goes back.
+// exists. If it fails, the device returns to the host.
 func TestIPAMFails(t *testing.T) {
 	looked := false
 	looker := &plugin.Plugin{Name: "looker", Kind: plugin.IPAM, Add: func(context.Context, *plugin.Request) (*spec.Result, error) {

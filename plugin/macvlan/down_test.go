@@ -46,7 +46,7 @@ func TestMasterIsDown(t *testing.T) {
 	w.Fails(p.Do(spec.Check), "master m0 of eth0 is down")
 }
 
-// judged returns what validate doubts.
+// judged returns the warnings of validate.
 func judged(t *testing.T, p *endpointtest.Pod) string {
 	t.Helper()
 	s := plugin.NewSession([]*plugin.Plugin{&Plugin, &static.Plugin})

@@ -18,7 +18,7 @@ import (
 )
 
 // A runtime gives up an ADD and calls DEL while the ADD still runs. The DEL does not wait for ever. Whatever
-// it finds, the firewall has no element afterwards that no fact and no record names.
+// it finds, a fact or a record names each element that the firewall has afterwards.
 func TestDelBesideAdd(t *testing.T) {
 	for _, at := range []string{"commit", "member firewall", "member portmap"} {
 		t.Run(at, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A member cannot set what only a runtime may set, in no spelling: plugins ignore the case of keys, and read the
-// last spelling.
+// A member cannot set a key that only a runtime may set, in any spelling: plugins ignore the case of keys, and
+// read the last spelling.
 func TestMembersSetNoKeysOfTheRuntime(t *testing.T) {
 	l := newTape(t)
 	_, err := l.call(spec.Add, `{"cniVersion":"1.1.0","name":"net","type":"patchbay","runtimeConfig":{"mac":"x"},"plugins":[

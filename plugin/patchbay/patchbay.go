@@ -119,8 +119,8 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(each(ctx, r, remaining(r), "GC", nil)...)
 }
 
-// each calls every member and continues after errors. But after a removal failed, it leaves out IPAM
-// plugins, because something may still lead to the addresses. Only a damaged list has them as members.
+// each calls every member and continues after errors. But after a removal failed, it leaves out IPAM plugins, because
+// objects that use the addresses may still exist. Only a damaged list has IPAM plugins as members.
 func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb string, prev json.RawMessage) (errs []error) {
 	for _, m := range members {
 		explain(r, m)
@@ -182,10 +182,10 @@ func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inn
 }
 
 // remaining returns the members for a DEL, in reverse order, or for a GC. If the list is damaged, it adds the plugins
-// that have records: for a DEL records of this attachment, for a GC records of any attachment. Then the order
-// of a GC is that of a DEL too, so that no port leads to an address that goes. remaining
-// only warns about the damage, because a wrong configuration must not stop a removal. It leaves out
-// a member of another program whose configuration cannot be read.
+// that have records: for a DEL records of this attachment, for a GC records of any attachment. Then a GC uses the
+// order of a DEL, too, so that no port leads to an address that is released. remaining only warns about the damage,
+// because a wrong configuration must not stop a removal. It leaves out a member of another program whose
+// configuration cannot be read.
 func remaining(r *plugin.Request) []*plugin.Inner {
 	members, err := load(r)
 	if err != nil {

@@ -115,7 +115,7 @@ func (r *removals) once(s conformance.Suite, verb spec.Verb, words []string, at 
 	defer w.Close()
 	r.must(w.Call(r.t.Context(), spec.Add))
 	r.must(w.Call(r.t.Context(), spec.Add, "at=second"))
-	if verb == spec.GC { // some plugins leave what ends with the namespace
+	if verb == spec.GC { // some plugins leave objects that end with the namespace
 		r.must(nil, w.DeleteNetNS())
 	}
 	injector := &fault.Injector{At: at}
@@ -126,7 +126,7 @@ func (r *removals) once(s conformance.Suite, verb spec.Verb, words []string, at 
 		r.t.Errorf("%s: %v", verb, err)
 	}
 	again := verb
-	if err == nil { // the runtime deletes the namespace, and some time sends a GC
+	if err == nil { // the runtime deletes the namespace, and later sends a GC
 		again, words = spec.GC, []string{"valid=second"}
 		r.must(nil, w.DeleteNetNS())
 	}

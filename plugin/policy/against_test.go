@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A rule that denies a new pod as the other end does not see it until a program has its address. Until then, the pod is
-// closed, and CHECK asks for no more after that.
+// A rule that denies a new pod as the other end has no effect until a program has the pod's address. Until then the pod
+// is closed; after that, CHECK does not require it.
 func TestADDOfADeniedPeer(t *testing.T) {
 	n := fresh(t)
 	wall, err := rules.ParseClusterNetworkPolicy([]byte(`{"metadata":{"name":"wall"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{"matchLabels":{"kubernetes.io/metadata.name":"bank"}}},

@@ -32,8 +32,8 @@ type closed struct {
 }
 
 // decide reads the decision for a new pod. An error says why the pod is closed although perhaps no policy
-// selects it. It is also closed if a rule for another pod denies it: the rule does not see the pod until a
-// program has its address.
+// selects it. The pod is also closed if a rule for another pod denies it: that rule has no effect until a
+// program has the pod's address.
 func decide(p paths.Paths, pod *record.Policed, comment string) (*closed, error) {
 	d, err := mirror.Read(p, inMirror(pod))
 	c := closedBy(&d, pod, comment)
@@ -60,9 +60,9 @@ func closedBy(d *rules.Decision, pod *record.Policed, comment string) *closed {
 	}
 }
 
-// closeReused closes a pod that no policy selects, too, if it has the address of a former pod that the
-// agent may not know to be gone. The program in force, or the one that the agent is making, may have the
-// former pod: rules of other pods would take the new pod for it. The first program that has the new
+// closeReused closes even a pod that no policy selects, if the agent may not know yet that a former pod
+// with its address is gone. The program in force, or the one that the agent is making, may have the former
+// pod: rules of other pods would treat the new pod as the former one. The first program that has the new
 // pod opens it.
 func (c *closed) closeReused(r *plugin.Request, fw *nft.Conn) (err error) {
 	if c.purge {
@@ -74,11 +74,11 @@ func (c *closed) closeReused(r *plugin.Request, fw *nft.Conn) (err error) {
 	return err
 }
 
-// seen is what an ADD knows from the moment before the pod had a link (reserved), if one process runs
-// the whole chain.
+// seen keeps what an ADD learned before the pod had a link (reserved), if one process runs the whole
+// chain.
 type seen struct {
 	closed        [2]bool // by its own transaction
-	asked, reused bool    // reused: a program has a former pod with the address; asked: the ADD has looked, which it does once
+	asked, reused bool    // reused: a program has a former pod with the address; asked: the ADD has asked this, which it does once
 }
 
 type seenKey owner.Key
@@ -136,8 +136,8 @@ func (c *closed) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, er
 	return nil, nil
 }
 
-// Diff says which addresses are open although a policy selects the pod: neither an ADD closed them,
-// nor does the agent enforce policies for them.
+// Diff says which addresses are open although a policy selects the pod: no ADD closed them, and the agent
+// does not enforce policies for them.
 func (c *closed) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	open, err := enforce.Open(env.NFT, c.Closure)
 	if err != nil {

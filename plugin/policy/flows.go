@@ -16,7 +16,7 @@ import (
 
 // endFormer ends connections of a former pod with an address of this one, once the new pod is closed.
 // The kernel accepts packets of a connection whatever is closed, and one over UDP exists as long as
-// its client sends. If an agent runs, it has done this itself, unless the former pod has just gone, or went
+// its client sends. If an agent runs, it has done this itself, unless the former pod ended just now, or
 // before that agent started.
 func endFormer(r *plugin.Request, env *netstate.Env, c *closed) {
 	p := r.Session.Paths

@@ -82,8 +82,8 @@ func TestFormerConnection(t *testing.T) {
 	}
 }
 
-// An agent that started after a pod went knows nothing of its connections: the one before may have been killed before
-// it ended them. So the ADD of the next pod with the address ends them.
+// An agent that started after a pod ended knows nothing of the pod's connections: the agent before it may have been
+// killed before it ended them. So the ADD of the next pod with the address ends them.
 func TestFormerConnectionBeforeTheAgent(t *testing.T) {
 	n := fresh(t)
 	fw := nft.Open(t.TempDir()) // any closed pod makes the base chains, which track connections
@@ -117,7 +117,7 @@ func TestFormerConnectionBeforeTheAgent(t *testing.T) {
 	}
 }
 
-// What went while the agent runs is the agent's to end.
+// If a pod ends while the agent runs, the agent ends its connections.
 func TestFormerBeforeTheAgent(t *testing.T) {
 	fresh(t)
 	p, a := paths.Default(), []netip.Addr{netip.MustParseAddr("10.90.0.5")}

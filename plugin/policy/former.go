@@ -21,18 +21,17 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 )
 
-// To look for connections of a former pod takes 6 ms and more, because the kernel walks all of
-// connection tracking. So a DEL notes which addresses pods had, and an ADD looks only if its address is
-// noted. The file has four bytes for each hash of an address, so it does not grow. It goes at a boot, as
-// the connections do. The bytes say when the pod went, so that an ADD knows whether the agent may not
-// have noticed that.
+// A search for connections of a former pod takes 6 ms and more, because the kernel walks all of connection
+// tracking. So a DEL notes which addresses pods had, and an ADD searches only if its address is noted. The file has
+// four bytes for each hash of an address, so it does not grow. A boot ends the file and the connections. The bytes
+// say when the pod ended, so that an ADD knows whether the agent may have missed that.
 const (
 	formerSlots = 1 << 16
 	stampBytes  = 4
 )
 
-// lately is how long an agent may take from its look at the records of pods until the kernel has the
-// program that it makes of them. It usually takes less than 0.3 s.
+// lately is the longest time between an agent's reading of the pods' records and its load of the program that it
+// makes of them. It usually takes less than 0.3 s.
 const lately = 12 * time.Second
 
 // tick is the unit of the noted times.
@@ -91,8 +90,8 @@ func hadFormerLately(p paths.Paths, addrs []netip.Addr) bool {
 	return noted(p, addrs, func(s stamp) bool { return s.isLate(now) })
 }
 
-// hadFormerBefore reports whether a pod may have had one of these addresses before the agent began to hold policies
-// in force. Another agent may have loaded a program without that pod, and ended before it ended the pod's
+// hadFormerBefore reports whether a pod may have had one of these addresses before the agent loaded its first
+// program. Another agent may have loaded a program without that pod, and ended before it ended the pod's
 // connections. The agent that runs knows nothing of them.
 func hadFormerBefore(p paths.Paths, addrs []netip.Addr) bool {
 	since, err := mirror.LockedSince(p)
@@ -100,7 +99,7 @@ func hadFormerBefore(p paths.Paths, addrs []netip.Addr) bool {
 	return noted(p, addrs, func(s stamp) bool { return s != 0 && err != nil || s.isBefore(runs, now) })
 }
 
-// noted reports whether is holds for the stamp of an address.
+// noted reports whether the function is returns true for the stamp of an address.
 func noted(p paths.Paths, addrs []netip.Addr, is func(stamp) bool) bool {
 	f, err := os.OpenFile(formerFile(p), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -115,7 +115,7 @@ func hostLink(r *plugin.Request, env *netstate.Env, name string) (netlink.Link, 
 	return link, nil
 }
 
-// bridgeOf returns the bridge that a link of the host is, or whose port it is, or nil.
+// bridgeOf returns a link of the host if it is a bridge, the bridge of which it is a port, or nil.
 func bridgeOf(env *netstate.Env, link netlink.Link) (netlink.Link, error) {
 	switch {
 	case link == nil:
@@ -132,7 +132,8 @@ func bridgeOf(env *netstate.Env, link netlink.Link) (netlink.Link, error) {
 	return master, nil
 }
 
-// warnTags warns if the VLANs of a port have no use, because a checked port sends and gets no frames with a tag.
+// warnTags warns about tagged VLANs of a port: they have no use, because a checked port sends and gets no frames
+// with a tag.
 func warnTags(r *plugin.Request, env *netstate.Env, bridge, port netlink.Link) {
 	tagged, err := netstate.Tagged(env.Host, bridge, port)
 	if tagged {

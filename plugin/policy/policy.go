@@ -53,8 +53,8 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// reserved closes a pod before it has a link. Otherwise its kernel would answer until the transaction of
-// the ADD: connections begun then, as by ping, would go on although the pod is closed.
+// reserved closes a pod before it has a link. Otherwise the pod's kernel would answer packets until the
+// transaction of the ADD. Connections that begin then, as by ping, would go on although the pod is closed.
 //
 // reserved commits a transaction of its own, without the work that other plugins have queued: if the ADD fails,
 // that work must not be done. There is no record yet: DEL and GC find what is closed by the owner.
@@ -133,8 +133,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), nil
 }
 
-// sends lets a container that no policy can select send only from its own addresses: policies of pods trust the source of
-// a packet, also those of other nodes.
+// sends lets a container that no policy can select send only from its own addresses: policies of pods, on this
+// node and on others, trust the source of a packet.
 func sends(ctx context.Context, r *plugin.Request, env *netstate.Env) error {
 	k := kernel.Of(r)
 	own := &record.Policed{Name: r.ContainerID, Addrs: addressesOf(r.Prev()), Checked: true}

@@ -14,7 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A port of a bridge has what its ADD closed in the table of bridges, too, and CHECK looks there.
+// If an ADD closes a pod at a port of a bridge, the table bridge closes the port, too, and CHECK
+// checks that.
 func TestPortIsClosed(t *testing.T) {
 	n := fresh(t)
 	writeMirror(t, ingress)
@@ -40,7 +41,7 @@ func TestPortIsClosed(t *testing.T) {
 	}
 }
 
-// A container with a trunk of VLANs would wonder where its tagged frames go. The ADD says it.
+// The tagged frames of a container with a trunk of VLANs are dropped. The ADD warns about it.
 func TestTaggedPort(t *testing.T) {
 	nettest.Need(t, nettest.VLANFiltering())
 	n := fresh(t)
@@ -52,7 +53,7 @@ func TestTaggedPort(t *testing.T) {
 		t.Errorf("a bridge without VLANs: %s", &a.stderr)
 	}
 	must(t, n.Host.Do(func() error {
-		only := netlink.NewLinkAttrs() // to set all that the kernel says of a bridge fails with EBUSY
+		only := netlink.NewLinkAttrs() // setting all attributes that the kernel returns for a bridge fails with EBUSY
 		only.Name = "cni0"
 		return netlink.BridgeSetVlanFiltering(&netlink.Bridge{LinkAttrs: only}, true)
 	}))

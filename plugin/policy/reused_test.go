@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// No policy selects the pods in the bank. A pod there that gets the address of one that has just gone
-// is closed, until the program of the agent has the new pod. So it is if the program still has the
-// former one, whenever that went. Otherwise the pod is open.
+// No policy selects the pods in the bank. A pod there is closed if a former pod with its address has
+// just ended, or if the agent's program still has the former pod. It is open once the program has the
+// new pod, and in all other cases.
 func TestReusedAddress(t *testing.T) {
 	n := fresh(t)
 	writeMirror(t, ingress)

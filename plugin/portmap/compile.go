@@ -322,7 +322,7 @@ func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 		case errors.Is(err, errLocal):
 			return spec.Invalid("cannot publish ports of %s: %w; give the container an address of its own", a.Addr(), err)
 		case err != nil && !nl.IsNoRoute(err):
-			return err // an answer without route_localnet would claim ports that do not work
+			return err // a result without route_localnet would claim ports that do not work
 		case err != nil || a != p.routed() || !p.snat || r.Session.Dry != nil:
 			continue
 		}

@@ -25,8 +25,8 @@ func many(n int, protocol string) string {
 	return ports(strings.Join(list, ", "))
 }
 
-// processorTime is what this process has used. Other than time that passes, it does not depend on what else the
-// machine does.
+// processorTime is the processor time of this process. Unlike the time of a clock, it does not depend on what
+// else the machine does.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage

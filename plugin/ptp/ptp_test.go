@@ -113,7 +113,7 @@ func want(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// An attachment is just being removed. Its route does not keep the traffic of the address's next
+// An attachment is just being removed. Its route does not get the traffic of the address's next
 // owner.
 func TestAddressTaken(t *testing.T) {
 	w := newWorld(t)

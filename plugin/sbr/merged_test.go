@@ -50,7 +50,7 @@ func (w *world) defaults() string {
 	return strings.Join(out, " ")
 }
 
-// TestMergedDefault: the part of net1 leaves the default route that the kernel merged, and that of net0 stays.
+// TestMergedDefault: ADD removes net1's part of the default route that the kernel merged, and keeps net0's part.
 func TestMergedDefault(t *testing.T) {
 	w := newWorld(t, 2)
 	w.merge()
@@ -66,7 +66,8 @@ func TestMergedDefault(t *testing.T) {
 	w.same("after DEL", w.defaults(), "10.0.0.1 fd00::1")
 }
 
-// TestMergedDefaultComesBack: an ADD that fails gives back what it took, and takes nothing from net0.
+// TestMergedDefaultComesBack: an ADD that fails restores the routes that it removed, and leaves those of net0
+// alone.
 func TestMergedDefaultComesBack(t *testing.T) {
 	w := newWorld(t, 2)
 	w.merge()

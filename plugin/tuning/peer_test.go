@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// An interface that sends larger packets than its other end takes never looks healthy.
+// ADD and CHECK report an interface that sends larger packets than its other end accepts.
 func TestLargerThanTheHostsEnd(t *testing.T) {
 	w := newWorld(t)
 	const conf = `,"mtu":9000}`

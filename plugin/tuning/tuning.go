@@ -82,8 +82,8 @@ func compile(r *plugin.Request, conf *Conf) (s netstate.State, err error) {
 	return s, nil
 }
 
-// backup saves the attributes before the first change. If the ADD is repeated, what the first one saved stays: by now
-// the link has that ADD's values.
+// backup saves the attributes before the first change. A repeated ADD keeps the backup of the first one, because the
+// link now has the first ADD's values.
 func backup(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, conf *Conf) error {
 	link, err := env.Sandbox.Link(r.IfName)
 	if err != nil {

@@ -302,7 +302,8 @@ func (w *world) write(content string) {
 	}
 }
 
-// DEL restores what was there before the first ADD, also if the ADD was repeated with other values, or a repeated one failed.
+// DEL restores the values from before the first ADD, even if the ADD was repeated with other
+// values, or a repeated ADD failed.
 func TestAddAgainKeepsTheFirstValues(t *testing.T) {
 	w := newWorld(t)
 	before := w.link().MTU

@@ -39,8 +39,8 @@ func (w *world) hasDefault(n, table int, want bool) {
 	}
 }
 
-// TestMergedDefault: of a default route that the kernel merged, the part of an interface goes with it into the VRF.
-// The parts of other interfaces stay, in the main table and in the VRF's.
+// TestMergedDefault: an interface takes its part of a merged default route into the VRF. The parts of other
+// interfaces stay, in the main table and in the VRF's.
 func TestMergedDefault(t *testing.T) {
 	w := newWorld(t, 3)
 	w.merge(3)

@@ -24,8 +24,7 @@ import (
 func (w *wrapped) call(ctx context.Context, fn func(context.Context) error) error {
 	if w.conf.Retry.Times > 0 {
 		// A plugin in this process that fails discards the queued work of earlier members of a
-		// `patchbay` list. Those members do not fail if another try succeeds. So flush does their work
-		// first.
+		// `patchbay` list. That work must not get lost if another try succeeds, so flush does it first.
 		if err := w.flush(ctx); err != nil {
 			return err
 		}
