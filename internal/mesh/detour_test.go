@@ -166,7 +166,7 @@ func (l *lateStart) Err() error {
 	return nil
 }
 
-// Which routes are tested, and what a detour makes of them.
+// The test checks which routes are tested, and how a detour changes them.
 func TestCompileDetour(t *testing.T) {
 	self, peers, facts := world()
 	self.Sources = []netip.Addr{netip.MustParseAddr("10.40.1.0"), netip.MustParseAddr("fd40:1::")}

@@ -33,9 +33,9 @@ func (c *compiler) sender(p Peer, block netip.Prefix) {
 	x.Inside, x.Tunnels = append(x.Inside, block), x.Tunnels || p.Transport != Routes
 }
 
-// guard lets only peers send into the tunnel, drops what is not encrypted in an encrypted network, and
-// checks the sources of this host's containers. Without the guard, a device accepts packets from anybody,
-// and a host accepts packets with any source.
+// guard lets only peers send into the tunnel, drops unencrypted packets of an encrypted network, and checks
+// the sources of this host's containers. Without the guard, a device accepts packets from anybody, and a
+// host accepts packets with any source.
 func (s State) guard(ctx context.Context, fw *nft.Conn) error {
 	if s.tunnels() {
 		fw.Queue(nft.GuardTunnel(s.tunnel()))

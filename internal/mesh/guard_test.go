@@ -143,7 +143,7 @@ func sockaddr(addr string, port int) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: port, Addr: a.As16()}
 }
 
-// Nobody but a peer sends into a tunnel, and a peer only what is its own.
+// Only a peer can send into a tunnel, and only from its own addresses.
 func TestForgedTunnel(t *testing.T) {
 	needVXLAN(t)
 	for _, underlay := range []string{"4", "6"} {
@@ -253,8 +253,8 @@ func TestForeignTunnel(t *testing.T) {
 	}
 }
 
-// nft prints the guard, and loads what it printed. What is damaged is put back, and what is not wanted
-// any more is removed.
+// nft prints the guard, and loads what it printed. Damaged parts are restored, and unwanted parts are
+// removed.
 func TestGuardOfTheTunnel(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)

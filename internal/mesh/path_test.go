@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// The search finds every path MTU, also if some answers are missing.
+// The search finds every path MTU, even if some answers are missing.
 func TestProbeSearch(t *testing.T) {
 	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for _, tc := range []struct {
@@ -188,7 +188,7 @@ func arrives(t *testing.T, from, to *space, addr string, size int, within time.D
 }
 
 // Between two hosts is a router with a smaller MTU, whose ICMP errors are lost. After Probe,
-// large packets pass over TCP and UDP. A new agent keeps what was found.
+// large packets pass over TCP and UDP. A new agent keeps the MTU that was found.
 func TestPath(t *testing.T) {
 	nettest.Need(t, nettest.Program("nft"))
 	for _, tc := range []struct {

@@ -125,7 +125,7 @@ func (s State) String() string {
 	return b.String()
 }
 
-// guarded says who sends into tunnels.
+// guarded returns the rules about sending into tunnels.
 func (s State) guarded() string {
 	if len(s.Devices) == 0 && len(s.Senders) > 0 {
 		return fmt.Sprintf("drop what containers send into the tunnels of other hosts, vxlan id %d dstport %d\n", s.VNI, s.Port)

@@ -306,8 +306,8 @@ func TestWireForeignRoute(t *testing.T) {
 	}
 }
 
-// Clear removes the device, and so does gc when the agent is gone. A link of the name that
-// is not ours stays, and nothing is sent in clear text.
+// Clear removes the device, and so does gc when the agent is gone. A foreign link with the same name stays, and
+// nothing is sent in clear text.
 func TestWireClear(t *testing.T) {
 	needWireGuard(t)
 	l := newLab(t)
