@@ -201,8 +201,8 @@ func fieldsOf(word string) []string {
 	return []string{word}
 }
 
-// apart writes a negated port as a range. nft 1.0.6 loads `sport != 7 dport != 9` as one comparison of both, which more packets
-// meet, and ranges as they are.
+// apart writes a negated port as a range. nft 1.0.6 loads `sport != 7 dport != 9` as one comparison of both ports,
+// which more packets meet. It loads ranges correctly.
 func apart(not bool, port string) string {
 	if !not || strings.ContainsAny(port, ":-") {
 		return port

@@ -122,8 +122,8 @@ func OwnerOf(comment string) (key string, ok bool) {
 	return key, ok && owner.Key(key).Valid()
 }
 
-// NamesOf returns the names in the comment of an attachment's element. ok is false if the comment was cut: then the names do
-// not give the key at its beginning.
+// NamesOf returns the names in the comment of an attachment's element. ok is false if the comment
+// was cut, which shows because the hash of the names is not the key at its beginning.
 func NamesOf(comment string) (network, containerID, ifName string, ok bool) {
 	key, names, _ := strings.Cut(comment, " ")
 	parts := strings.Split(names, "/")
@@ -133,8 +133,8 @@ func NamesOf(comment string) (network, containerID, ifName string, ok bool) {
 	return parts[0], parts[1], parts[2], true
 }
 
-// NetworkOf returns the network in the comment of an attachment's element, which is whole also if the comment was cut. It
-// returns "" for another comment.
+// NetworkOf returns the network in the comment of an attachment's element. The network's name is
+// complete even if the comment was cut. It returns "" for another comment.
 func NetworkOf(comment string) string {
 	network, _, _, ok := NamesOf(comment)
 	if !ok && len(comment) >= MaxComment {

@@ -158,7 +158,7 @@ func TestAddedAgainWhileItLeaves(t *testing.T) {
 	}
 }
 
-// A run directory that cannot be written costs time and nothing else.
+// If the run directory cannot be written, removals only take longer.
 func TestExpiryWithoutRunDir(t *testing.T) {
 	c := open(t)
 	c.runDir = "/proc/nowhere"
@@ -200,7 +200,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// The first removal lasts longer than a tick, so it waits longer, however many elements it has.
+// The first removal has a timeout longer than a tick, so Commit waits longer, however many elements it removes.
 func TestFirstRemovalOfMany(t *testing.T) {
 	nettest.Need(t, canExpire(t))
 	for range 5 {

@@ -22,9 +22,9 @@ import (
 //	                           through the link from which it comes
 //
 // <name> is the name of the mesh. The hook comes after destination NAT; before Linux 5.19 only it can look up
-// the way back through a link. What is for the host, and what a bridge forwards to itself, passes. Another host's packets may come
-// from an uplink although the way back is a tunnel. The chains are not in the layout,
-// as those of tunnels.
+// the way back through a link. Packets to the host, and packets that a bridge forwards to itself, pass.
+// Another host's packets may come from an uplink although the way back is a tunnel. Like the chains of
+// tunnels, these chains are not in the layout.
 const linksPrefix = "links_"
 
 // Links are the bridges of a host's containers in the networks of a mesh, the links to other hosts, and the

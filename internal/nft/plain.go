@@ -20,7 +20,7 @@ import (
 //	                      for a closed network from a link to other hosts
 //
 // <name> is the name of the mesh. The host reaches its own containers through their links, and those of
-// other hosts through the tunnel. The chain is not in the layout, as those of tunnels.
+// other hosts through the tunnel. Like the chains of tunnels, this chain is not in the layout.
 const plainPrefix = "plain_"
 
 // Plain says which packets of a mesh must not arrive unencrypted.

@@ -114,9 +114,9 @@ func PolicyNumber(e Element) uint16 {
 // PolicyElement names one address in a set or map of network policies, for Find.
 func PolicyElement(set string, a netip.Addr) Element { return Element{Set: set, Key: Addr(a)} }
 
-// Find returns those of the elements of our tables that exist, as the kernel has them, with one
-// system call for each 64. It compares sets and keys. It takes any set of `inet patchbay`, also one that is
-// missing, and leaves out elements that are being removed.
+// Find returns the given elements that exist in our tables, as the kernel has them, with one system call for
+// each 64. It compares sets and keys. It accepts any set of `inet patchbay`, even a missing one, and leaves
+// out elements that are being removed.
 func (c *Conn) Find(elems ...Element) (have []Element, err error) {
 	what := make([]query, len(elems))
 	for i, e := range elems {

@@ -287,9 +287,9 @@ func (c *Conn) Owned(maps ...string) (elems []Element, err error) {
 	return slices.DeleteFunc(all, func(e Element) bool { _, ok := OwnerOf(e.Comment); return !ok }), err
 }
 
-// Ownerless returns elements that none of our programs made and none removes. These are
-// elements of attachments' sets without an owner in the comment, and elements of bridges' sets
-// without a network in the comment.
+// Ownerless returns elements that none of our programs made or would remove. These are elements of
+// attachments' sets without an owner in the comment, and elements of bridges' sets without a network
+// in the comment.
 func (c *Conn) Ownerless() (elems []Element, err error) {
 	sets, err := c.setNames(nftables.TableFamilyINet)
 	if err != nil {

@@ -138,8 +138,8 @@ func masqueradeRules() []staticRule {
 }
 
 // forwardRules returns the rules that drop forwarded packets. A drop is final, even if another
-// table accepts the packet. Every packet between containers passes these rules, also one of an
-// established connection, so a node without closed bridges has no lookup there: see ondemand.go.
+// table accepts the packet. Every packet between containers passes these rules, even in an established
+// connection. So on a node without closed bridges they contain no lookup (ondemand.go).
 func forwardRules() []staticRule {
 	return []staticRule{
 		{"overrides of the operator", jump(chainAdmin)},

@@ -81,8 +81,8 @@ func insideErrors(table nftables.TableFamily, v4, v6 string, more ...staticRule)
 	return append(rules, staticRule{notToPod, drop})
 }
 
-// portChains returns the chains of the table bridge. The table inet never sees a frame with a VLAN tag
-// between two ports, and the host takes a packet out of two tags whose number is 0, behind the bridge.
+// portChains returns the chains of the table bridge. The table inet never sees a frame with a VLAN tag between two
+// ports. And after the bridge, the host unwraps a packet from two tags whose number is 0.
 func portChains() []chainSpec {
 	at := func(key expr.MetaKey, set, chain string) staticRule {
 		return staticRule{"", rule(match{loadMeta(key, reg1), inSet(set, false)}, goTo(chain))}
@@ -184,8 +184,8 @@ func icmp6(table nftables.TableFamily, first, last byte, conditions ...match) ma
 	return rule(icmp6Types(table, first, last, conditions...), verdict(expr.VerdictAccept))
 }
 
-// icmp6Types matches ICMPv6 of a range of types. Its conditions come first: otherwise nft 1.0.6 writes the family in
-// another form when it loads what it printed.
+// icmp6Types matches ICMPv6 of a range of types. The conditions of the protocol come first: otherwise nft 1.0.6, when
+// it loads its own listing, writes the family in another form.
 func icmp6Types(table nftables.TableFamily, first, last byte, conditions ...match) match {
 	return rule(ipFamily(table, true), rule(conditions...), icmpTypes(unix.IPPROTO_ICMPV6, first, last))
 }

@@ -35,9 +35,9 @@ import (
 //	    chain policy_sources_to             packets to such a port: only those that the table inet judges
 //
 // A packet from a pod meets one lookup, any other packet two. The host may have a route to further
-// addresses behind a pod's own link, as to the networks that a pod routes. The kernel is asked for this
-// route (fib) only if the source is not in the sets, which a correct packet of most pods never is. A
-// bridge has no routes, so its ports send only from the addresses in the sets.
+// addresses behind a pod's own link, as to the networks that a pod routes. The kernel looks up this route (fib) only
+// if the source is not in the sets. For most pods, that happens only with forged packets. A bridge has no routes, so
+// its ports send only from the addresses in the sets.
 //
 // An error of ICMP belongs to the connection of the packet in it, so policies let it pass. A pod may send errors only
 // about packets that were sent to it: otherwise it could end connections of other pods and of the node, or lower their
@@ -185,7 +185,7 @@ func (x *sourceCheck) Merge(next Extra) (Extra, bool) {
 	return &sourceCheck{family: x.family, rules: x.rules || y.rules}, true
 }
 
-// Plan finds out what is missing; in most ADDs nothing is.
+// Plan finds out which parts are missing; in most ADDs none is.
 func (x *sourceCheck) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	sets, chains := sourceSetsOf(x.family), sourceChains(x.family)
 	var what []query

@@ -32,8 +32,8 @@ import (
 //	                             that has a tunnel may send through this one
 //	chain tunnel_<name>_out      hook postrouting: only this host's kernel sends under its address
 //
-// Nearly all packets come from blocks, and nearly all blocks have one length. A lookup in a set without ranges costs
-// a packet half of one in a set with ranges, for which the kernel saves the registers of vector instructions.
+// Nearly all packets come from blocks, and nearly all blocks have one length. A lookup in a set without ranges takes
+// half the time of one in a set with ranges, for which the kernel saves the registers of vector instructions.
 //
 // All rules look only at UDP packets with the tunnel's port and VNI, so other tunnels with the same port
 // are left alone. A host without a device has only the last three chains, if its peers have tunnels and take

@@ -158,7 +158,7 @@ func TestFromSchema7(t *testing.T) {
 	}
 }
 
-// asSchema7 adds what a table of schema 7 has beside ours.
+// asSchema7 adds the objects that a table of schema 7 has in addition to ours.
 func asSchema7(t *testing.T) {
 	t.Helper()
 	table := "inet " + TableName

@@ -13,7 +13,7 @@ import (
 // Answer says whether a statement is true of a packet, or of all packets of a network.
 type Answer int
 
-// Perhaps means that the answer depends on what is not known.
+// Perhaps means that the answer depends on unknown bits.
 const (
 	Yes Answer = iota
 	Perhaps

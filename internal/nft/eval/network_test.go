@@ -154,7 +154,7 @@ func TestConditionsOfNetworks(t *testing.T) {
 	for _, c := range []struct {
 		rule       string
 		out, in    string
-		v6         string // of IPv6, if it leaves; "" is none
+		v6         string // the condition in IPv6 for outgoing packets; "": there is none
 		definition string
 	}{
 		// The family, and the addresses of the containers.

@@ -16,7 +16,7 @@ import (
 // Packet is the first packet of a connection. Its addresses are those that the hook sees.
 type Packet struct {
 	V6       bool
-	From, To netip.Addr // not known if not valid; at most one is not
+	From, To netip.Addr // an invalid address means unknown; at most one is unknown
 	Protocol uint8      // not known if 0
 	Port     uint16     // of the destination, or the type of ICMP; not known if 0
 
@@ -25,10 +25,10 @@ type Packet struct {
 	Ignores func(nft.Rule) bool // rules that count as if they did not match; nil: none
 	Without []string            // sets in which no lookup finds the packet
 
-	Outside Outside // what the address that is not known cannot be; nil if it may be any
+	Outside Outside // what the unknown address cannot be; nil if it may be any
 }
 
-// Outside says what an address that is not known cannot be.
+// Outside says what an unknown address cannot be.
 type Outside interface {
 	Lacks(set string) bool   // the set surely does not have it
 	Differs(netip.Addr) bool // it is surely another address

@@ -22,7 +22,7 @@ type knowledge struct {
 
 	link []byte // the link at the known end; nil if it has none
 
-	// members returns the elements of a set. If they were not read, it returns none, and why.
+	// members returns the elements of a set. If they were not read, it returns none and the cause.
 	members func(set string) (list []nft.Member, why cause)
 	// lacks reports whether a set surely does not contain the unknown value.
 	lacks func(set string, key cells) bool
@@ -105,7 +105,8 @@ func (r *run) expr(e nft.Expr) match {
 	return match{}
 }
 
-// other evaluates expressions that do not read the packet, and those that this package does not know.
+// other evaluates expressions that do not read the packet, and expressions that this package does not
+// know.
 func (r *run) other(e nft.Expr) match {
 	switch e.Name {
 	case "counter", "log", "last", "notrack", "flow_offload":
