@@ -21,8 +21,8 @@ var (
 	files    syscall.Rlimit // the limit before
 )
 
-// Restore gives back what the entry routine took from the process for the start of Go's runtime. The
-// first statement of main must call it.
+// Restore undoes the changes that the entry routine made to the process for the start of Go's runtime.
+// The first statement of main must call it.
 func Restore() {
 	if limited {
 		_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files) // at most the hard limit, so it cannot fail

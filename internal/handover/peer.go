@@ -19,7 +19,7 @@ import (
 // would act differently from the plugin process.
 type trait struct{ what, value string }
 
-// These files and lines of /proc/PID (proc(5)) say what a process is.
+// These files and lines of /proc/PID (proc(5)) contain the traits of a process.
 var (
 	traitFiles = [...]string{"exe", "root", "cwd", "ns/mnt", "ns/net", "ns/pid", "ns/user"}
 	traitLines = [...]string{"Umask", "Uid", "Gid", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp"}
