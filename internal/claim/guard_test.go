@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// A Dir that checks each directory once remembers neither a missing nor a bad one.
+// A Dir that checks each directory only once still checks a missing or bad directory again.
 func TestCheckOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run")
 	once, each := &Dir{Path: path, CheckOnce: true}, &Dir{Path: path}

@@ -22,9 +22,9 @@ import (
 
 // A process locks a record with flock(2) while it changes the record's objects. An ADD holds the
 // lock from its Write to the end of the session, and a DEL from its ReadLocked. `patchbay repair` and
-// `patchbay gc` hold the lock while they work on the record. So repair does not restore what a
-// DEL is removing, or what an ADD made that is about to fail. And gc never sees an unfinished ADD
-// of the same attachment. The kernel releases the locks of a killed process.
+// `patchbay gc` hold the lock while they work on the record. So repair does not restore objects that a
+// DEL is removing, or objects of an ADD that is about to fail. And gc never sees an unfinished ADD of
+// the same attachment. The kernel releases the locks of a killed process.
 
 // Patience is how long ADD and DEL wait for another process's lock. Then they continue without
 // it: a DEL must work even if an ADD hangs.

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/claim"
 )
 
-// A sweep does not wait for repair, and repair does not wait for a sweep that did not begin.
+// A sweep does not wait for repair, and such a sweep does not block repair.
 func TestTryCollecting(t *testing.T) {
 	d := New(t.TempDir())
 	if done, ok, err := d.TryCollecting(); err != nil || !ok {
