@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Step is one part of a decision: what was decided for a pod in a direction, and by whom.
+// Step is one part of a decision: the verdict for a pod in one direction, and the policy that gave
+// it.
 type Step struct {
 	Verdict   Verdict
 	Pod       string // of this node; empty if none is concerned
@@ -41,8 +42,8 @@ func (r Reason) String() string {
 }
 
 // Allows decides on the first packet of a connection, with its addresses after destination NAT
-// and before source NAT. For ICMP and ICMPv6, port is the type. Allows only looks at what is
-// enforced on this node: between pods of two nodes, both nodes must allow the packet.
+// and before source NAT. For ICMP and ICMPv6, port is the type. Allows considers only policies that
+// this node enforces: between pods of two nodes, both nodes must allow the packet.
 func (p *Program) Allows(from, to netip.Addr, proto Protocol, port uint16) (Verdict, Reason) {
 	if discovery(proto, port) {
 		return Accept, Reason{{Because: "neighbour discovery always passes"}}

@@ -171,8 +171,8 @@ func (c *compiler) compileRule(r rule, d Direction, ports []Port) (out []Rule) {
 	return out
 }
 
-// namedPorts returns a rule for each number that a name has in the pods of a peer. A name is a
-// pod's, so it never matches an address that is not a pod's.
+// namedPorts returns a rule for each number that a name has in the pods of a peer. Only pods have
+// named ports, so a name never matches an address that is not a pod's.
 func (c *compiler) namedPorts(r Rule, to peer, names []portSpec) (out []Rule) {
 	pods := to.pods
 	if pods == nil {

@@ -100,7 +100,8 @@ func TestUnknownNamespace(t *testing.T) {
 // forY begins a policy of the cluster for the pods of y.
 const forY = `c {"tier":"Admin","priority":1,"subject":{"namespaces":{"matchLabels":{"ns":"y"}}},`
 
-// A policy that cannot be understood isolates what it selects, allows nothing and is reported.
+// A policy that cannot be understood isolates the pods that it selects, allows nothing and is
+// reported.
 func TestBroken(t *testing.T) {
 	for _, c := range []struct{ name, spec, problem, probes string }{
 		{"unknown operator of a peer", `{"podSelector":{"matchLabels":{"pod":"a"}},"ingress":[{},{"from":[{"podSelector":{"matchExpressions":[{"key":"q","operator":"Gt","values":["1"]}]}}]}]}`,

@@ -10,8 +10,8 @@ import (
 )
 
 // checklist is the semantics of Kubernetes' network policies, in 36 lines. Each case begins with
-// the number of its line. Lines 24, 26, 28, 29 and 30 are about the kernel or about time; the
-// cases here are what the program must have for them.
+// the number of its line. Lines 24, 26, 28, 29 and 30 are about the kernel or about time; the cases
+// here check what the program must contain for them.
 var checklist = []struct {
 	name     string
 	policies []string

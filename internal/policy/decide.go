@@ -5,8 +5,8 @@ package policy
 
 import "slices"
 
-// Decider decides about single pods of this node. They need no address and need not be in the
-// state, as a pod in its ADD.
+// Decider decides about single pods of this node. Like a pod in its ADD, they need no address and need not be in the
+// state.
 type Decider struct {
 	State   *State
 	Program *Program
@@ -14,7 +14,7 @@ type Decider struct {
 	against []denied
 }
 
-// denied is a set, and the directions of its pods that a rule denies or passes on.
+// denied is a set, with the directions in which a rule denies the set's pods or passes them on.
 type denied struct {
 	selected
 	sides [2]bool

@@ -16,7 +16,7 @@ type NetworkPolicy struct {
 	Spec            NetworkPolicySpec
 
 	// Broken says why the policy cannot be understood. A broken policy isolates what it selects
-	// and allows nothing: a rule that is only half understood could open what it should close.
+	// and allows nothing: a rule that is only half understood could allow packets that it should deny.
 	Broken string
 }
 

@@ -19,8 +19,8 @@ type metadata struct {
 }
 
 // ParseNamespace reads a namespace as the API serves it. If err is not nil, do not add the namespace
-// to the State, even if it has a name: then the pods of a namespace whose labels are not known are
-// isolated if a policy may select them.
+// to the State, even if it has a name: without it in the State, its labels count as unknown, and its
+// pods are isolated if a policy may select them.
 func ParseNamespace(text []byte) (Namespace, error) {
 	var o struct{ Metadata metadata }
 	if err := json.Unmarshal(text, &o); err != nil {

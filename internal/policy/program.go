@@ -129,8 +129,8 @@ type Side struct {
 	Chains   []string
 }
 
-// Problem is what was not understood, and what the program does instead. Object is the object's kind and name, such
-// as "networkpolicy shop/web".
+// Problem says what was not understood, and what the program does instead. Object is the object's kind and name,
+// such as "networkpolicy shop/web".
 type Problem struct{ Object, Text string }
 
 // These are the kinds of policies in a Problem.

@@ -76,7 +76,7 @@ func (b IPBlock) ranges() ([]Range, error) {
 	return subtract(whole, excepts), nil
 }
 
-// subtract returns what a network has besides some networks in it.
+// subtract returns a network without some networks in it.
 func subtract(whole netip.Prefix, excepts []netip.Prefix) (ranges []Range) {
 	slices.SortFunc(excepts, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))

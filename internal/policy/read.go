@@ -157,7 +157,7 @@ func (s *side) allow(namespace, source string, peers []Peer, ports []RulePort) e
 }
 
 // read checks a peer of a policy in a namespace. A peer without a known field comes from a later
-// API; it does not mean every peer.
+// API, and must not match every peer.
 func (p Peer) read(namespace string) (peer, error) {
 	switch {
 	case p.IPBlock != nil && (p.PodSelector != nil || p.NamespaceSelector != nil):

@@ -13,9 +13,9 @@ import (
 // understood. It denies everything.
 const BrokenRule = "broken"
 
-// readClusterPolicy checks a ClusterNetworkPolicy. As its API says, what cannot be understood
-// fails closed: a rule that would accept matches nothing, and any other rule denies everything in its
-// direction. If that is the tier or the subject, the policy denies its pods everything.
+// readClusterPolicy checks a ClusterNetworkPolicy. As its API says, a rule that cannot be understood fails
+// closed: a rule that would accept matches nothing, and any other rule denies everything in its direction. If
+// that is the tier or the subject, the policy denies its pods everything.
 func readClusterPolicy(p *ClusterNetworkPolicy) rules {
 	r := rules{name: p.Name, priority: p.Spec.Priority}
 	err := r.readTier(p)

@@ -184,8 +184,8 @@ func benchADD(b *testing.B, p *policy.Program, kind string) {
 }
 
 // BenchmarkConnect measures a TCP connection with a question and an answer between two pods of a
-// node: without policies, with a policy for both pods, with 1,000 policies of which this one is for
-// them, and if the last of 100 policies for the server allows it.
+// node: without policies, with a policy for both pods, with 1,000 policies, one of which is for both pods, and with
+// 100 policies for the server, the last of which allows it.
 func BenchmarkConnect(b *testing.B) {
 	both := []string{onB + fromA80 + "]}", onA + toPort80s + "]}"}
 	for _, c := range []struct {

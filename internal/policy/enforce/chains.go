@@ -134,8 +134,8 @@ func (l line) among(family int, r *policy.Rule) line {
 	return l
 }
 
-// verdictOf returns the verdict of a rule, and the counter if it denies. After Pass in the tier
-// Admin, the chain of the pod goes on with the next tier; after Baseline there is none.
+// verdictOf returns the verdict of a rule, and the counter if it denies. After Pass in the tier Admin, the
+// chain of the pod goes on with the next tier; no tier follows Baseline.
 func verdictOf(c *policy.Chain, v policy.Verdict) (expr.VerdictKind, string) {
 	switch {
 	case v == policy.Deny:
@@ -232,7 +232,7 @@ func appendJumps(lines []line, list []*target) []line {
 	return lines
 }
 
-// appendIsolation drops what no rule allowed, and counts it for each policy that isolates the pod.
+// appendIsolation drops packets that no rule allowed, and counts them for each policy that isolates the pod.
 func appendIsolation(lines []line, p *policy.LocalPod, by []*target) []line {
 	for _, t := range by {
 		lines = append(lines, line{what: counting, counter: t.name})

@@ -58,8 +58,8 @@ func Close(fw *nft.Conn, a Closure, purge bool) {
 	fw.Queue(&closing{list: []Closure{a}, purge: purge})
 }
 
-// Reopen queues the removal of an attachment from what is closed and checked, for a DEL. It leaves
-// alone what another owner closed.
+// Reopen queues the removal of an attachment from what is closed and checked, for a DEL. It does not
+// change what another owner closed.
 func Reopen(fw *nft.Conn, a Closure) {
 	a.Close = [2]bool{true, true}
 	fw.Remove(a.Elements()...)
@@ -93,7 +93,7 @@ func (c *closing) Merge(next nft.Extra) (nft.Extra, bool) {
 	return &closing{list: slices.Concat(c.list, o.list), purge: c.purge || o.purge}, true
 }
 
-// Plan finds out what is missing; in most ADDs nothing is.
+// Plan finds out which parts are missing; in most ADDs none is.
 func (c *closing) Plan(fw *nft.Conn) (func(*nftables.Conn) error, error) {
 	found, err := fw.Find(c.questions()...)
 	if err != nil {
@@ -158,8 +158,8 @@ func doing(steps []step) func(*nftables.Conn) error {
 	return func(enc *nftables.Conn) error { return doAll(enc, steps) }
 }
 
-// anew returns the work of steps with a new revision, so that an Enforcer reads the kernel again. The
-// revision is random, because the Enforcer may increase the former one at the same time.
+// anew returns the work of steps with a new revision, so that an Enforcer reads the kernel again. The new
+// revision is random, because the Enforcer may increase the old one at the same time.
 func anew(fw *nft.Conn, steps []step) (func(*nftables.Conn) error, error) {
 	was, exists, err := fw.ReadPolicyRevision()
 	if err != nil {

@@ -110,9 +110,9 @@ func (e *Enforcer) GiveBack(c *Cut) {
 // Do deletes the connections that the program denies, and all connections of addresses that pods have left:
 // otherwise a new pod with the address would get their packets, even if it is closed. It needs no Enforcer while it
 // reads the kernel's table, so policies can change meanwhile. Before it deletes anything, it calls update, which
-// calls Enforcer.Update. Otherwise it would delete connections of new pods, which an earlier program denies; a pod
-// with policies in both directions cannot go on with a deleted connection. The namespace is that of the calling
-// thread.
+// calls Enforcer.Update. Otherwise it would delete connections of new pods, because an outdated program denies
+// them. A pod with policies in both directions cannot go on with a deleted connection. The namespace is that of the
+// calling thread.
 func (c *Cut) Do(update func(*Cut)) error {
 	own, err := ownAddresses()
 	if err != nil {

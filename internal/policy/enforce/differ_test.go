@@ -29,7 +29,7 @@ func TestMirrorDiffers(t *testing.T) {
 	)
 	for _, c := range []struct {
 		kernel, mirror []string
-		want           []string // with ! if the kernel lets more pass
+		want           []string // with ! if the kernel allows more
 	}{
 		{[]string{web}, nil, []string{"the kernel has networkpolicy shop/web, that it is isolated, the mirror does not"}},
 		{nil, []string{web}, []string{"!the mirror has networkpolicy shop/web and isolates it, the kernel does not"}},

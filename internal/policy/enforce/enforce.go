@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// ErrChanged means that another program changed or deleted the policies in the kernel. The next
-// Load reads what the kernel has, and changes what differs.
+// ErrChanged means that another program changed or deleted the policies in the kernel. The next Load
+// reads the kernel's state, and changes only differences.
 var ErrChanged = errors.New("the policies in the kernel were changed by another program")
 
 // Options are choices of an Enforcer.
@@ -55,9 +55,9 @@ type Enforcer struct {
 // New returns an Enforcer that uses this connection. It changes nothing.
 func New(fw *nft.Conn, opts Options) *Enforcer { return &Enforcer{fw: fw, opts: opts} }
 
-// Load makes a program what the kernel enforces. The first Load, and each after an error, reads what
-// the kernel has, so a restart changes nothing that is right. A packet is judged either by the old
-// program or by the new one, except in the moment between its two base chains.
+// Load makes the kernel enforce a program. The first Load, and each after an error, reads what the
+// kernel has, so a restart changes nothing that is right. A packet is judged either by the old program
+// or by the new one, except in the moment between its two base chains.
 //
 // owners has the addresses of this node's attachments for which the program has the pods, each with its
 // owner. After the change, Load opens those of them that an ADD had closed. Others stay closed.

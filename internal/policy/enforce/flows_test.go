@@ -288,7 +288,8 @@ func TestConcerned(t *testing.T) {
 	}
 }
 
-// A pod that starts elsewhere denies no connection of others, unless a rule that does not accept looks at it.
+// If a pod starts on another node, no connection of other pods is denied, unless a denying rule looks at the
+// pod.
 func TestNewPodsConcernNobody(t *testing.T) {
 	web := `shop/web {"podSelector":{"matchLabels":{"pod":"a"}},"ingress":[{"from":[{"namespaceSelector":{}}]}]}`
 	deny := `deny {"tier":"Admin","priority":1,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"pod":"%s"}}}}]}]}`

@@ -87,7 +87,8 @@ const (
 	toB   = onA + `{"to":[{"podSelector":{"matchLabels":{"pod":"b"}}}]}]}`
 )
 
-// A pod does not get the rights of another pod, or of no pod, by the source address of its packets.
+// A pod cannot get the rights of another pod, or of an address outside of the cluster, by forging
+// the source of its packets.
 func TestForgedSource(t *testing.T) {
 	f := newForger(t)
 	cases := []struct {

@@ -166,7 +166,7 @@ func unjudged(base nft.Chain, asked []string) string {
 	return "no policy selects it"
 }
 
-// asked returns the policies whose chains a packet comes to, or may come to.
+// asked returns the policies whose chains a packet reaches or may reach.
 func (v *View) asked(path eval.Path) (names []string) {
 	for _, s := range path.Steps {
 		var name string

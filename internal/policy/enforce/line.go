@@ -46,7 +46,7 @@ const (
 	midstream        // a TCP packet within a connection that is not tracked
 	dispatch         // verdict of the map in chain
 	counting         // no verdict
-	reporting        // no verdict: logs what the next rule drops
+	reporting        // without a verdict: it logs packets that the next rule drops
 	linkLocal        // from a pod's link, and the source address is link-local
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// Each Load leaves in the kernel what the program needs and nothing else, whether the Enforcer knows
-// what the kernel has or reads it.
+// After each Load, the kernel has exactly the objects that the program needs, whether the Enforcer
+// already knows the kernel's state or reads it.
 func TestLoad(t *testing.T) {
 	e, fw := open(t)
 	closed := `shop/web {"podSelector":{}}`
@@ -143,8 +143,8 @@ func TestManyPods(t *testing.T) {
 	load(t, e, policy.Compile(shop(t)))
 }
 
-// An Enforcer that does not know of a chain or a set, because another program made it in the
-// meantime, makes it what it should be.
+// If another program made a chain or a set in the meantime, an Enforcer that does not know of it
+// corrects it.
 func TestMadeByAnother(t *testing.T) {
 	e, _ := open(t)
 	load(t, e, policy.Compile(shop(t, `shop/a {"podSelector":{"matchLabels":{"pod":"a"}}}`)))

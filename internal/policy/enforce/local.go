@@ -23,8 +23,8 @@ const (
 	Unbypassed = "set the mode nftables or iptables in kube-proxy's configuration; Kubernetes has deprecated ipvs"
 )
 
-// NodeReach returns all addresses by which a pod may reach this node: its own, and those by which it hears what is
-// sent to everybody in one of its networks.
+// NodeReach returns all addresses by which a pod may reach this node: its own, and the broadcast and multicast
+// addresses that it listens to.
 func NodeReach() ([]netip.Addr, error) {
 	own, _, err := NodeAddresses()
 	if err != nil {

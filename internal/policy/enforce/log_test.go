@@ -59,8 +59,8 @@ func TestLongPrefix(t *testing.T) {
 	nftTool(t, "list", "ruleset")
 }
 
-// A packet that a policy drops arrives at the group, with the names of the policy and of the pod, and at
-// most so many in a second. A packet that passes does not.
+// A packet that a policy drops arrives at the group, with the names of the policy and of the pod, and not
+// more often than the limit per second. A packet that passes does not.
 func TestLog(t *testing.T) {
 	p := newPair(t, Options{Log: &Log{Group: 7, PerSecond: 3}})
 	p.serve("[::]:80")

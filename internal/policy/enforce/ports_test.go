@@ -190,7 +190,7 @@ func formerly(t testing.TB, p *policy.Program) *wanted {
 	return w
 }
 
-// loadFormer makes the kernel what an agent of such a version left.
+// loadFormer loads into the kernel the rules of an agent of such a version.
 func loadFormer(t testing.TB, e *Enforcer, p *policy.Program) {
 	e.Forget()
 	must(t, e.attend(t.Context(), p, true))

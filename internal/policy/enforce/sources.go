@@ -52,8 +52,8 @@ func mendSources(fw *nft.Conn, links, ports, rules bool) {
 // so, or another program may have deleted the elements.
 func (e *Enforcer) Attach(list []Closure) { e.attached = slices.Clone(list) }
 
-// attend adds what is missing of the check of sources, and the ports of pods that a program isolates. base
-// says that there will be base chains.
+// attend adds missing parts of the check of sources, and the ports of pods that a program isolates. base says
+// that there will be base chains.
 func (e *Enforcer) attend(ctx context.Context, p *policy.Program, base bool) error {
 	e.isolate(p)
 	links, ports := base, false
@@ -136,7 +136,7 @@ func Unchecked(fw *nft.Conn, a Closure) (text string, err error) {
 	return "", err
 }
 
-// Attended adds what is missing of the check of an attachment's sources. It returns what was missing.
+// Attended adds missing parts of the check of an attachment's sources, and returns them.
 func Attended(ctx context.Context, fw *nft.Conn, a Closure) (text string, err error) {
 	if text, err = Unchecked(fw, a); text == "" || err != nil {
 		return "", err

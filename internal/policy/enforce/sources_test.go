@@ -81,8 +81,8 @@ func TestForgedSourceInAConnection(t *testing.T) {
 	}
 }
 
-// What works today goes on: a pod that routes another network, a pod that an earlier release attached, and
-// a pod with an address that its record does not have.
+// These pods still work: one that routes another network, one that an earlier release attached, and one
+// with an address that its record does not have.
 func TestSourcesThatGoOn(t *testing.T) {
 	f := newForger(t)
 	f.address(f.client, "lo", "172.31.0.9/32")

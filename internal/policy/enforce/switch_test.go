@@ -74,7 +74,7 @@ func newStream(e *engine, seed uint64) *stream {
 		return home && still && at == to || !home && !still && nodeOf(nodesA, x) == nodeOf(nodesB, x) && nodeOf(nodesB, x) >= 0
 	}
 	for _, p := range a.Probes() {
-		if p.From != p.To && stays(p.From) && stays(p.To) { // what a pod sends to itself meets no rule
+		if p.From != p.To && stays(p.From) && stays(p.To) { // a pod's packets to itself meet no rule
 			s.sort(p, a.Decide(p), b.Decide(p))
 		}
 	}

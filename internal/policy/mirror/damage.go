@@ -16,8 +16,8 @@ import (
 )
 
 // Damaged returns an error for each file, and each directory, that makes Read isolate a pod because it
-// cannot be used. If there is no mirror, it returns none. It does not see that two pods' files were
-// exchanged, because a file does not have its pod's UID; Read sees it.
+// cannot be used. If there is no mirror, it returns none. It does not notice that two pods' files were
+// exchanged, because a file does not contain its pod's UID. Read notices that.
 func Damaged(p paths.Paths) (errs []error) {
 	if _, err := os.Lstat(dir(p)); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -82,7 +82,7 @@ func found(t *testing.T, p paths.Paths, path string) {
 	}
 }
 
-// Damaged finds what no Read may have met yet, and nothing in a mirror that is complete.
+// Damaged finds damage that no Read has met yet, and nothing in a complete mirror.
 func TestDamaged(t *testing.T) {
 	if errs := Damaged(paths.Paths{State: t.TempDir()}); len(errs) > 0 {
 		t.Errorf("without a mirror: %v", errs)

@@ -75,8 +75,8 @@ func compare(t *testing.T, p paths.Paths, s *policy.State) (known, isolated int)
 	return known, isolated
 }
 
-// compareUnknown compares a pod that the mirror does not have with the program of the cluster that
-// has it, without its labels.
+// compareUnknown compares the mirror's decision for a pod that it does not have with the program of
+// a cluster that has the pod, but not its labels.
 func compareUnknown(t *testing.T, p paths.Paths, s *policy.State, namespace string) {
 	t.Helper()
 	with, addr := *s, netip.MustParseAddr("10.200.0.1")

@@ -80,8 +80,8 @@ func Remove(p paths.Paths) error {
 }
 
 // headOf returns the decision for namespaces that the state does not have. The agent may not have
-// seen their policies yet. But if the cluster has no policy at all, such a namespace need not be
-// without a network while the agent does not run.
+// seen their policies yet. But if the cluster has no policy at all, pods of such a namespace should have their
+// network even while the agent does not run.
 func headOf(s *policy.State) policy.Decision {
 	if len(s.Policies)+len(s.ClusterPolicies) == 0 {
 		return policy.Decision{}
