@@ -54,7 +54,7 @@ func examples(t *testing.T) (list []string) {
 }
 
 // configuration completes an example, so that a runtime could use it. It returns nil for a text that
-// is none.
+// is no configuration.
 func configuration(text string) (data []byte, plugins []any) {
 	var conf map[string]any
 	if json.Unmarshal([]byte(text), &conf) != nil || conf["type"] == nil && conf["plugins"] == nil {

@@ -105,8 +105,8 @@ func (c *explainCommand) made(s *localAttachment) (p *attachedPod, version strin
 	return p, version, f.err(false)
 }
 
-// ask calls CHECK of every plugin. A configuration of an earlier version has no CHECK; containerd's
-// loopback is one.
+// ask calls CHECK of every plugin. A configuration of an earlier version, such as that of
+// containerd's loopback, has no CHECK.
 func (p *attachedPod) ask(ctx context.Context, rt *chain.Runtime, list *chain.List, at chain.Attachment) error {
 	err := rt.Inspect(ctx, list, at)
 	if !errors.Is(err, chain.ErrCheckNotSupported) {

@@ -33,8 +33,8 @@ func (a *app) reap() error {
 	return nil
 }
 
-// killedRuns returns the runs that were killed, with their files locked. With clean it removes files that
-// are not valid, because no run leaves an incomplete file.
+// killedRuns returns the runs that were killed, with their files locked. If clean is set, it removes
+// invalid files, because no run leaves an incomplete file.
 func (a *app) killedRuns(clean bool) (list []*runState, err error) {
 	if err := durable.CheckDir(a.paths.Run, "run"); err != nil {
 		return nil, err

@@ -236,12 +236,11 @@ func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing str
 // repair skips the attachment, because an ADD or DEL leaves the firewall correct.
 const settle = 2 * time.Second
 
-// resolveConflict decides which attachment gets an element that rec and another attachment both need. If
-// one of the two displaced the other from the element at its ADD, that one gets the element again.
-// Otherwise rec gets the element in three cases: its owner is not alive, it publishes no port,
-// or its owner is another attachment of the same container. In the last two cases resolveConflict stores
-// the other owner in rec.Displaced, because a record that was reconstructed lacks it. It gives rec no port of
-// another container.
+// resolveConflict decides which attachment gets an element that rec and another attachment both need. If the ADD of
+// one displaced the other from the element, the displacing attachment gets the element again. Otherwise rec gets the
+// element in three cases: the element's owner is not alive, the element publishes no port, or its owner is another
+// attachment of the same container. In the last two cases resolveConflict stores the other owner in rec.Displaced,
+// because a record that was reconstructed lacks it. It gives rec no port of another container.
 func (r *repairer) resolveConflict(rec *record.Record, conflict *nft.ConflictError) error {
 	key, _ := nft.OwnerOf(conflict.Have.Comment)
 	from := owner.Key(key)

@@ -128,8 +128,8 @@ func (r *repairer) exists(e nft.Element) bool {
 	return exists && err == nil
 }
 
-// mend restores what the plugins' CHECKs miss on the host, such as a bridge or its address. It leaves
-// attachments alone that have no records of ours, or on which an ADD or DEL works.
+// mend restores objects of the host that the plugins' CHECKs find missing, such as a bridge or its
+// address. It leaves attachments alone that have no records of ours, or on which an ADD or DEL works.
 func (r *repairer) mend(ctx context.Context) error {
 	r.sound = make(map[owner.Key]bool)
 	list, _ := doctor.NewInspector(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files

@@ -114,7 +114,7 @@ func answerable(from, to why.End) error {
 	return nil
 }
 
-// finder finds out what the ends of a question are.
+// finder resolves the two ends of a question to pods or addresses.
 type finder struct {
 	host          why.Host
 	alive         []*localAttachment
@@ -167,7 +167,7 @@ func (f *finder) address(a netip.Addr) (why.End, error) {
 			return why.End{Word: strings.TrimSpace(word + " " + s.Pod), Kind: why.Pod, Interfaces: []why.Interface{i}}, nil
 		}
 	}
-	if local { // also if it is a Service's: a cache of DNS on the node may have it, and gets the packets before kube-proxy
+	if local { // even if it is a Service's: a DNS cache on the node may have the address, and gets the packets before kube-proxy
 		return single(word, why.Node, a), nil
 	}
 	service, err := why.IsService(f.host.FW, a)

@@ -19,7 +19,7 @@ import (
 )
 
 // policiesProgram is `policies [kernel|mirror|both] FILE`. It does what the agent of node n1 does if the
-// cluster has the objects of a file, which are JSON, one in each line.
+// cluster has the objects in a file (JSON, one object per line).
 func policiesProgram() {
 	if err := policiesTurn(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)

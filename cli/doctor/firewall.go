@@ -95,7 +95,7 @@ func iptablesDrops(n *Node) (found []Finding, err error) {
 }
 
 // cutIn returns the subnets of a network that FORWARD certainly drops, and those that it may
-// drop. A rule of the operator that accepts a subnet counts as much as one of the plugin.
+// drop. An operator's rule that accepts a subnet counts, as a rule of the plugin does.
 func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 	for admin, sources := range n.sources(net) {
 		for _, x := range sources {

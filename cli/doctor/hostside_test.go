@@ -95,8 +95,8 @@ func TestHostSideOfTwo(t *testing.T) {
 	b.finds("attachments", "problem: pods/c1, pods/c2: Interface br0 is down")
 }
 
-// The route that came with the gateway's address is gone. The address is still there, but does
-// not restore the route, nor does another ADD.
+// The route that came with the gateway's address is gone. The address still exists, but neither it
+// nor another ADD restores the route.
 func TestHostSideOfARoute(t *testing.T) {
 	for _, c := range []struct{ subnet, gateway, other string }{
 		{"10.88.0.0/24", "10.88.0.1", "192.0.2.2/24"}, {"fd88::/64", "fd88::1", "2001:db8::2/64"},

@@ -59,8 +59,8 @@ func (n *Node) sensitive() (list []sensitive) {
 	return list
 }
 
-// below lists what matches in a directory. If others may change the directory, what is in it may
-// change at any time, and the finding about the directory is enough.
+// below lists what matches in a directory. If others may change the directory, its content may change at
+// any time, and the finding about the directory is enough.
 func below(dir, pattern string) (list []string) {
 	if durable.CheckOwned(dir) != nil {
 		return nil

@@ -59,7 +59,7 @@ func (n *Node) wait(ctx context.Context, d time.Duration) {
 	clock.Sleep(ctx, d)
 }
 
-// unenforced is one difference between what the kernel enforces for a pod and what it should.
+// unenforced is one difference between what the kernel enforces for a pod and what it should enforce.
 type unenforced struct {
 	pod    string
 	closed bool

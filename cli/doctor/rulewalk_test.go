@@ -93,8 +93,8 @@ func TestRuleDrops(t *testing.T) {
 }
 
 // The host forwards nothing for an internal network. So it is no problem if rules drop the
-// network's traffic. It is no problem either if forwarding is off, because the network's ADD does
-// not switch forwarding on.
+// network's traffic. Nor is it a problem if forwarding is off, because the network's ADD does not
+// switch forwarding on.
 func TestInternal(t *testing.T) {
 	b := newBench(t)
 	nettest.Need(b, nettest.Program("iptables-nft"))

@@ -50,8 +50,8 @@ func Subnets(about netfile.Info) (out []Subnet) {
 	return out
 }
 
-// ipamDriver is the driver of addresses that create answers. podman does not know it, so podman allocates no addresses
-// itself, but keeps the subnets from its own bridges.
+// ipamDriver is the IPAM driver in the answer of create. podman does not know it, so podman allocates no addresses
+// itself, and does not use the subnets for its own bridges.
 const ipamDriver = "patchbay"
 
 // create answers podman network create. podman stores the answer, and passes it to each setup and teardown. create

@@ -7,7 +7,7 @@
 //
 // A network of podman's only names a CNI network (options.go), whose file decides about everything else. So create refuses
 // what would be configured in two places (create.go). An attachment has podman's container id and interface name, and
-// the runtime's cache has its result, as that of any other CNI runtime.
+// its result is in the runtime's cache, as with any other CNI runtime.
 package netavark
 
 import (
@@ -124,7 +124,7 @@ func (d *Driver) setup(ctx context.Context, c *call, netns string) (*status, err
 	return s, nil
 }
 
-// networkFor returns the CNI network of a call, which takes what the container needs.
+// networkFor returns the CNI network of a call, with the capabilities that the container needs.
 func (d *Driver) networkFor(c *call) (*chain.List, *chain.Runtime, error) {
 	o, err := c.options()
 	if err != nil {

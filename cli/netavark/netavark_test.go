@@ -183,8 +183,8 @@ func TestCreateAgain(t *testing.T) {
 	}
 }
 
-// A container that ended without a teardown, as in a crash or a reboot, is removed by its next setup, with the configuration
-// and the namespace of that time. A teardown uses these, too, after the network's file has changed.
+// If a container ended without a teardown, as in a crash or a reboot, its next setup removes it with the earlier
+// configuration and namespace. A teardown uses these, too, after the network's file has changed.
 func TestSetupAgain(t *testing.T) {
 	rt := newRuntime(t, pods)
 	rt.result = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/a"}]}`

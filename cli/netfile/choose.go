@@ -168,8 +168,8 @@ func ReadInUse(dir *chain.Dir, host *nl.Conn) (*InUse, error) {
 	return t, t.routes(host, names)
 }
 
-// deviceOf describes a link. For a port of a VRF it names no master, because the VRF does not
-// take its ports' frames.
+// deviceOf describes a link. For a port of a VRF it names no master, because a VRF does not take
+// over its ports' frames.
 func deviceOf(l netlink.Link, all []netlink.Link) Device {
 	a := l.Attrs()
 	d := Device{MTU: a.MTU, Ethernet: a.EncapType == "ether"}
