@@ -216,8 +216,8 @@ func TestDeleteOutlivesCaller(t *testing.T) {
 	}
 }
 
-// TestSlowCaller: a caller that announces a body and does not send it gets an error; one
-// that waits long for the answer does not.
+// TestSlowCaller: a caller that announces a body and does not send it gets an error; a caller that
+// waits long for the answer gets none.
 func TestSlowCaller(t *testing.T) {
 	d := newCrowd()
 	path := serveHandler(t, &Handler{Network: d, Timeout: 500 * time.Millisecond, bodyTime: 200 * time.Millisecond})

@@ -34,7 +34,7 @@ func cache(t *testing.T, dir, name, ns, conf, addr string) {
 }
 
 // The reference's daemon loses its leases when it ends. Our keeper takes over the leases that the
-// runtime's cache shows, and puts on the interface what the server gives.
+// runtime's cache shows, and puts the addresses from the server on the interface.
 func TestAdopt(t *testing.T) {
 	const socket = "/run/cni/dhcp.sock"
 	w := newWorld(t)

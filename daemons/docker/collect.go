@@ -68,8 +68,8 @@ type Collected struct {
 	NotAsked, Failed string `json:",omitempty"`
 }
 
-// Collect lists what is dead, and removes it with Apply. Two things decide: what the driver itself can see (boot id,
-// sandbox, phase), and what Docker has.
+// Collect lists what is dead, and removes it with Apply. Two things decide: the facts that the driver itself can see
+// (boot id, sandbox, phase), and the objects that Docker has.
 func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
 	c, out := &collector{d: d, grace: max(in.Grace, d.opts.doubt), dry: !in.Apply}, &Collected{}
 	var askErr error
@@ -279,7 +279,7 @@ func (d *Driver) Keep(ctx context.Context) {
 		go d.keepAsking(ctx, answers)
 	}
 	every := max(min(sweepEvery, d.opts.Grace/2), time.Second)
-	var logged [2]logged // what was logged while Docker had not answered, and after that
+	var logged [2]logged // the lines logged before Docker's first answer, and after it
 	var docker *dockerView
 	// The first pauses are short. If no driver was running when Docker started a container, Docker's
 	// call that finishes the container's network was lost.

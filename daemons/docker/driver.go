@@ -134,7 +134,7 @@ func (d *Driver) runtime(p part) *chain.Runtime {
 		chain.WithEvent(func(e chain.Event) {
 			d.opts.Log("%s %s %s/%.12s: %s in %v%s", e.Verb, e.Plugin, e.Network, e.ContainerID, e.Outcome(), e.Duration.Round(time.Millisecond), because(e.Err))
 		}))
-	if p == lease { // ask undoes a failed ADD itself, and keeps what it cannot undo
+	if p == lease { // for a failed ADD, ask calls DEL itself, and keeps the lease if that fails
 		rt = rt.With(chain.WithNoRollback())
 	}
 	return rt

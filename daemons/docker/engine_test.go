@@ -81,7 +81,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestNoAnswer checks that an invalid answer is not taken for that of a daemon without networks.
+// TestNoAnswer checks that an invalid answer does not count as the answer of a daemon without
+// networks.
 func TestNoAnswer(t *testing.T) {
 	for name, text := range map[string]string{"an error": "!boom", "no list": `{}`, "no JSON": "<html>", "nothing": "", "no ids": `[{}]`, "null": "null", "none": "[]"} {
 		c := serve(t, map[string]string{"/networks": text, "/info": `{}`})

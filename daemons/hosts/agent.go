@@ -80,7 +80,7 @@ type Agent struct {
 	view     view
 	names    names.Server
 
-	granting sync.Mutex     // held while a grant and what the agent remembers of its blocks change
+	granting sync.Mutex     // locked while a grant and the agent's memory of its blocks change
 	stopped  map[string]int // how often this host stopped giving out addresses of blocks, by network; guarded by granting
 
 	local    chan struct{} // wakes tendHost

@@ -45,8 +45,8 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	a.health.Turned(unable, d.peers)
 }
 
-// answer makes the resolver answer names. Where it cannot listen, the configuration does not name it until it can:
-// another program would answer the containers there.
+// answer makes the resolver answer names. If it cannot listen at an address, the configuration does not name this
+// address until it can: another program would answer the containers there.
 func (a *Agent) answer(w *world, d *desired, may *removal) {
 	if len(a.opts.DNS) > 0 {
 		containers, _ := a.here()

@@ -224,7 +224,7 @@ func (h *host) presenceKey() string {
 	return ""
 }
 
-// Another host holds this host's block now. This host no longer allocates from it, also not for a
+// Another host holds this host's block now. This host no longer allocates from it, not even for a
 // Docker network that has a copy of the configuration. While containers have addresses of it, this
 // host takes no other block.
 func TestBlockLost(t *testing.T) {

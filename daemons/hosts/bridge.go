@@ -73,9 +73,10 @@ func (b *bridges) gave(n *store.Network, link netlink.Link, addr netip.Prefix) b
 	return gatewayOf(block) == addr.Addr() && (slices.Contains(b.had(n.Name), block) || possible(n, block) && b.ours(n.Name, link))
 }
 
-// tidy removes what no container needs any more. It removes addresses of blocks that this host no
-// longer holds. When the last container of a removed network has left, it removes the network's
-// bridge. The plugin bridge never removes these, because it cannot know that nothing needs them.
+// tidy removes objects that no container needs any more. It removes addresses of blocks that this
+// host no longer holds. When the last container of a removed network has left, it removes the
+// network's bridge. The plugin bridge never removes these, because it cannot know that nothing
+// needs them.
 func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 	if !may.whole {
 		return nil

@@ -87,7 +87,7 @@ func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 	return nil
 }
 
-// lostTo says who holds a former block of this host.
+// lostTo says which host holds a former block of this host.
 func lostTo(w *world, b *store.Block) string {
 	return fmt.Sprintf("block %s of this host belongs to %s now", b.Prefix, w.nodeName(b.Node))
 }
@@ -222,8 +222,8 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 func (a *Agent) doubts(w *world) bool { return time.Since(w.Doubted) < a.opts.Reclaim }
 
 // reclaimable reports whether a node has been absent for so long that another one may claim its block. An agent that began after
-// a loss of the store's data does not know of it. So it waits for a node without a record, too: that may be a
-// host that has not written its record again.
+// a loss of the store's data does not know of it. So it also waits for a node without a record, which may be
+// a host that has not written its record again.
 func (a *Agent) reclaimable(h holder) bool {
 	switch {
 	case h.present, h.lasts, h.seen.IsZero() && time.Since(a.began) < a.opts.Reclaim:

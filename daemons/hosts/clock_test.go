@@ -33,8 +33,8 @@ func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	return s, &world{Networks: []store.Network{n}}, n
 }
 
-// Only the store decides that a host is gone. Neither the host's own clock decides this, nor the
-// clock of the host that would take its block.
+// Only the store decides that a host is gone. Neither the host's own clock nor that of the host
+// that would take its block decides this.
 func TestReclaimAsksNoClock(t *testing.T) {
 	for about, ahead := range map[string]time.Duration{"right": 0, "a year ahead": 365 * 24 * time.Hour, "of 1970": time.Until(time.Unix(0, 0))} {
 		for _, seen := range []time.Time{time.Now(), time.Unix(0, 0), time.Now().Add(365 * 24 * time.Hour)} {

@@ -28,7 +28,7 @@ import (
 )
 
 // A host that cannot encrypt has no peers of an encrypted network, and refuses packets to it. A peer without a
-// key, or with a damaged one, has none. The configuration refuses packets before the agent runs.
+// key, or with a damaged key, has no peers either. The configuration refuses packets before the agent runs.
 func TestCompileEncrypted(t *testing.T) {
 	n := lan()
 	n.Name, n.Transport, n.Subnets = "secret", store.WireGuard, prefixes("10.210.0.0/16")

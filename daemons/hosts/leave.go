@@ -129,8 +129,8 @@ func (l *Leaving) restore(before map[string]*ipam.Granted) error {
 	return errors.Join(errs...)
 }
 
-// lift removes the grants. Those of Docker networks that are still there stay: without a grant such
-// a network would give out addresses of a block that another host may have.
+// lift removes the grants. Grants of Docker networks that still exist stay: without its grant, a
+// network would give out addresses of a block that another host may have.
 func (l *Leaving) lift(copied []string) error {
 	granted, err := ipam.Grants(l.Paths.Pools())
 	errs := []error{err}

@@ -89,7 +89,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// The store is away. Leaving still cleans the host, and reports what is left to do.
+// The store is away. Leaving still cleans the host, and reports the remaining work.
 func TestLeaveStoreAway(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	h, l, _, cleared := leaving(t, g)
@@ -107,7 +107,8 @@ func TestLeaveStoreAway(t *testing.T) {
 	}
 }
 
-// Leaving finds what the host has forgotten, too. With Force it also removes what is in use.
+// Leaving also finds objects that the host has forgotten. With Force it also removes objects that
+// are in use.
 func TestLeaveForced(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	h, l, block, cleared := leaving(t, g)

@@ -66,7 +66,7 @@ func (m *mirror) refresh(w *world) {
 	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
 }
 
-// readAgain makes the mirror read the whole store again, as one that went back.
+// readAgain makes the mirror read the whole store again, as after the store went back.
 func (m *mirror) readAgain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -142,8 +142,8 @@ func moved(blocks []store.Block, b store.Block) bool {
 // waits reports whether the present node of a missing block is waiting for a free block. Then
 // the missing block is not its own, because the node would have written its own block again.
 // Otherwise two hosts could each believe that the block belongs to the other host, and both
-// would wait for ever. The answer must come from a store that lost its data at least rebuildTime
-// ago, and that has had the node and the network again as long: before, the node may have had no time to write.
+// would wait for ever. The answer must come from a store that lost its data at least rebuildTime ago, and has
+// had the node and the network again for that long. Earlier, the node may have had no time to write.
 func (m *mirror) waits(blocks []store.Block, b store.Block) bool {
 	n, there := m.networks.GetPresent(b.Network)
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })

@@ -13,8 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// The command that removes a network crashes before it deletes the blocks. A host deletes its own block, and those
-// of hosts that are gone. A host that has been away for a short time deletes its block itself when it comes back.
+// The command that removes a network crashes before it deletes the blocks. A host deletes its own block, and the
+// blocks of hosts that are gone. A host that has been away for a short time deletes its block itself when it comes
+// back.
 func TestBlocksOfARemovedNetwork(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

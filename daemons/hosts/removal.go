@@ -18,9 +18,8 @@ import (
 var errUnread = errors.New("this host's links and addresses cannot be read")
 
 // removal decides what the agent may remove from this host or from the store. Every function that
-// removes something asks it first. Only a whole world that this process has read from the store
-// shows what no longer exists; a cached world may lack newer objects. A failed read never allows
-// a removal.
+// removes something asks it first. Only a whole world that this process has read from the store shows that an
+// object no longer exists; a cached world may lack newer objects. A failed read never allows a removal.
 type removal struct {
 	whole  bool
 	unread map[string]bool // networks for which the state of this host could not be read

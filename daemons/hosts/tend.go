@@ -245,7 +245,8 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 	return errors.Join(errs...)
 }
 
-// lost reports whether a host is gone for so long that another one may take its block, by what this host knows.
+// lost reports whether, as far as this host knows, a host is gone for so long that another one may take its
+// block.
 func (a *Agent) lost(w *world, id string) bool {
 	on := func(network string) bool {
 		return slices.ContainsFunc(w.Endpoints, func(e store.Entry) bool { return e.Network == network && e.Node == id })
@@ -273,7 +274,7 @@ func (a *Agent) giveUp(ctx context.Context, w *world, b store.Block) error {
 	return a.dropBlock(ctx, b)
 }
 
-// dropLost deletes a block of a host that is gone by what this host knows, if the store says so, too.
+// dropLost deletes a block of a host that is gone as far as this host knows, if the store confirms it.
 func (a *Agent) dropLost(ctx context.Context, w *world, b store.Block) error {
 	holderOf, err := a.readHolders(ctx, w)
 	if err != nil || !a.reclaimable(holderOf(b)) {

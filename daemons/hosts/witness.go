@@ -61,7 +61,7 @@ func (w witness) wentBack(r *reading) error {
 }
 
 // readSound reads the whole store. If the store went back, it gives the history another name, and
-// reads it again. So this host and all others notice it, also those that look later.
+// reads it again. So this host and all others notice it, even if they read later.
 func (m *mirror) readSound(ctx context.Context, s store.Store) (*reading, error) {
 	r, err := m.read(ctx, s)
 	if r == nil {

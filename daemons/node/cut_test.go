@@ -147,8 +147,8 @@ func lookAndCount(t *testing.T, takes time.Duration, fails error) {
 	}
 }
 
-// An agent reads all connections only for that: during a stream of changes that each deny something, it reads them at
-// the beginning, and then once a second.
+// An agent reads all connections only in order to end some of them: during a stream of changes that each deny
+// something, it reads them at the beginning, and then once a second.
 func TestAgentLooksOnceASecond(t *testing.T) {
 	l := newPolicyLab(t)
 	l.looks = new(atomic.Int32)

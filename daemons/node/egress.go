@@ -185,7 +185,7 @@ func addresses(proc string) (list []netip.Addr, err error) {
 func (e *egress) choose(name, wanted string, own []netip.Addr, concerned bool) (use []netip.Addr, err error) {
 	list, err := parseEgress(wanted)
 	if err != nil {
-		was, _ := record.EgressOf(e.paths, name) // nothing, if it cannot be read
+		was, _ := record.EgressOf(e.paths, name) // empty, if the file cannot be read
 		return was.Use, fmt.Errorf("namespace %s: annotation %s: %w: its pods leave with %v as before; correct the annotation", name, EgressAnnotation, err, was.Use)
 	}
 	for _, v4 := range []bool{true, false} {

@@ -116,8 +116,9 @@ func (e *events) tend(ctx context.Context, a *Agent) {
 	}
 }
 
-// tell writes one Event. It reports whether the API server can be reached. An Event that it refuses, as in a namespace
-// that is being deleted or has a quota, must not hold up those of others; tend tries it again as a new one.
+// tell writes one Event. It reports whether the API server can be reached. The server may refuse an Event, as in a
+// namespace that is being deleted or has a quota. That must not delay other Events; tend tries the refused one again
+// as a new one.
 func (e *events) tell(ctx context.Context, a *Agent, about topic, text string) bool {
 	err := a.emit(ctx, about, text)
 	switch {
@@ -141,8 +142,8 @@ func topics(mine map[plan.Reason]string, broken []policy.Problem) map[topic]stri
 	return out
 }
 
-// told returns what is wrong with policies, of mostTold at most. Each namespace has the same part of them: a user with
-// many broken policies must not silence others.
+// told returns what is wrong with at most mostTold policies. Each namespace gets the same share: a user with many
+// broken policies must not silence others.
 func told(broken []policy.Problem) map[topic]string {
 	out := map[topic]string{}
 	texts, namespaces := map[topic]string{}, map[string][]topic{}

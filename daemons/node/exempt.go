@@ -111,7 +111,7 @@ func (x *exemptions) read() ([]byte, error) {
 	data, err := durable.ReadConf(x.file)
 	switch {
 	case err == nil:
-		return append([]byte{}, data...), nil // not nil, which is a file that could not be read
+		return append([]byte{}, data...), nil // not nil, because nil means a file that could not be read
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}

@@ -28,7 +28,8 @@ func running(t *testing.T, peers string, nodes ...int) *lab {
 	return l
 }
 
-// A list that is empty or lacks this Node removes no Node. The Nodes that it contains are used.
+// A list that is empty, or that lacks this Node, removes no Node. The Nodes that it contains are
+// used.
 func TestListWithoutThisNode(t *testing.T) {
 	for name, omit := range map[string]func(string) bool{
 		"empty": func(string) bool { return true },

@@ -10,8 +10,8 @@ import (
 )
 
 // A list of all pods and each program make much garbage for a moment. A limit lets the collector run
-// more often then, and seldom otherwise. It grows with what is in use: a limit below that would only
-// cost processor time.
+// more often then, and seldom otherwise. The limit grows with the memory in use: a limit below that
+// would only cost processor time.
 const (
 	memoryLeast = 36 << 20 // limit for a small cluster
 	memoryBase  = 14 << 20 // what a process needs apart from objects, and room to work

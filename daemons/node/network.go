@@ -74,8 +74,8 @@ func (a *Agent) former(own []netip.Prefix) (p podnet.Pool, err error) {
 }
 
 // reserved returns the networks that have reserved addresses of this node's podCIDRs. The name in the
-// old network's file need not be among them: the file may be gone, or of a plugin such as Multus,
-// which calls the pods' network itself.
+// old network's file need not be among them. The file may be gone, or may be that of a plugin such as
+// Multus, which calls the pods' network itself.
 func reserved(dir string, own []netip.Prefix) (found []string, err error) {
 	networks, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

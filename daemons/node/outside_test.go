@@ -27,7 +27,7 @@ func renumbered(i, block int) *corev1.Node {
 	return n
 }
 
-// podRecord is what the ADD of a pod notes.
+// podRecord is the record that the ADD of a pod writes.
 func podRecord(pod string, addrs ...string) *record.Record {
 	id := strings.ReplaceAll(pod, "/", "-")
 	r := &record.Record{Plugin: "ptp", Owner: owner.Of("pods", id, "eth0"), Network: "pods", ContainerID: id, IfName: "eth0", Pod: pod}

@@ -206,7 +206,7 @@ func TestEventOfAPolicyIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// A namespace that takes no Events keeps nobody else's from being written.
+// If a namespace accepts no Events, the Events of other namespaces are still written.
 func TestEventsOfOthersAreWritten(t *testing.T) {
 	l := newPolicyLab(t)
 	l.api.ending = "bank"
@@ -227,8 +227,8 @@ func TestEventsOfOthersAreWritten(t *testing.T) {
 	}
 }
 
-// A user with many broken policies neither silences others nor keeps the API server busy: all of his get an Event, some
-// at a time.
+// A user with many broken policies neither silences others nor keeps the API server busy. Each of his policies gets an
+// Event, a few at a time.
 func TestEventsOfManyPolicies(t *testing.T) {
 	var broken []policy.Problem
 	for i := range mostTold {

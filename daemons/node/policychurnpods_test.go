@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
 )
 
-// churnSpace is a namespace whose labels that the server's policy looks at stay. Another label changes.
+// churnSpace is a namespace. Its labels that the server's policy uses stay; another label changes.
 type churnSpace struct{ name, trusted string }
 
 var churnSpaces = []churnSpace{{"visitors", "yes"}, {"calm", "yes"}, {"narrow", "yes"}, {"walled", "yes"}, {"outside", "no"}}
@@ -38,15 +38,15 @@ func (c *churn) networkPolicy(p churnPolicy) {
 	c.kind(kind).put(fmt.Sprintf(`{"metadata":{"namespace":%q,"name":%q},"spec":%s}`, p.namespace, p.name, p.spec))
 }
 
-// churnStanding are the policies that stay: the server's, one that allows its pods nothing but the
-// server, and one that allows them nothing.
+// churnStanding are the policies that stay: that of the server, one that lets its pods reach only the
+// server, and one that denies its pods everything.
 var churnStanding = []churnPolicy{
 	{"shop", "guard", `{"podSelector":{"matchLabels":{"app":"server"}},"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"trusted":"yes"}},"podSelector":{"matchLabels":{"role":"friend"}}}]}]}`},
 	{"narrow", "shop", `{"podSelector":{},"policyTypes":["Egress"],"egress":[{"to":[{"namespaceSelector":{"matchLabels":{"name":"shop"}},"podSelector":{"matchLabels":{"app":"server"}}}]}]}`},
 	{"walled", "nothing", `{"podSelector":{},"policyTypes":["Egress"]}`},
 }
 
-// churnPassing are policies that come and go. None changes who reaches the server.
+// churnPassing are policies that come and go. None of them changes which pods reach the server.
 var churnPassing = []churnPolicy{
 	{"shop", "guests", `{"podSelector":{"matchLabels":{"app":"server"}},"ingress":[{"from":[{"namespaceSelector":{},"podSelector":{"matchLabels":{"role":"guest"}}}],"ports":[{"port":8081}]}]}`},
 	{"shop", "again", `{"podSelector":{"matchLabels":{"app":"server"}},"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"name":"visitors"}},"podSelector":{"matchLabels":{"role":"friend"}}}]}]}`},
@@ -150,7 +150,7 @@ func (c *churn) localPods(ctx context.Context, worker int, began time.Time) {
 		}
 		p := apiPod{node: "n1", namespace: kind.namespace, name: fmt.Sprintf("local%d-%d", worker, n), labels: "role=" + kind.role + ",mood=" + mood()}
 		c.putPod(p)
-		time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond) // the agent knows the pod before its ADD, or not
+		time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond) // whether the agent knows the pod before its ADD
 		if err := c.localPod(p, kind.allowed); err != nil {
 			c.wrong("%s/%s: %v", p.namespace, p.name, err)
 			return

@@ -192,8 +192,8 @@ func (w *kindWatch) awaitKind(ctx context.Context) {
 	clock.Sleep(ctx, settle)
 }
 
-// awaitDefinition returns nil when the definition is established, but only once for each of its
-// versions: if the kind is still not served, only time or another change can help.
+// awaitDefinition returns nil when the definition is established, but only once for each version of the
+// definition. If the kind is still not served then, only time or another change can help.
 func (w *kindWatch) awaitDefinition(ctx context.Context) error {
 	api, err := w.api.get()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 )
 
 // The limit of the DaemonSet suffices for what docs/kubernetes.md promises: fifty selectors, each of which matches 20,000 pods
-// with two addresses. The kernel's sets count, and twice, because new policies are in the kernel before the former ones
-// leave it. The agent runs with the limit. PATCHBAY_POLICY_MEMORY is the number of pods.
+// with two addresses. The kernel's sets count twice, because new policies are in the kernel before the former ones are
+// removed. The agent runs with the limit. PATCHBAY_POLICY_MEMORY is the number of pods.
 func TestPolicyLimit(t *testing.T) {
 	const selectors, promised = 50, 20000
 	group, limit := nettest.MemoryCgroup(t), documentedLimit(t)
@@ -46,7 +46,8 @@ func TestPolicyLimit(t *testing.T) {
 	all, kernel := group.Used(t)
 	agent := most()<<10 + p.memory("RssFile")<<10
 	t.Logf("%d pods: the cgroup has %d MB, of which the kernel has %d MB; the agent had %d MB; the limit is %d MB", pods, all>>20, kernel>>20, agent>>20, limit>>20)
-	// The elements are what the promise is about. Without them the kernel would not charge sets, and the test would see nothing.
+	// The promise is about the sets' elements. Without them the kernel would not charge sets, and the test would see
+	// nothing.
 	if elements := selectors * 2 * pods; kernel < 32*elements {
 		t.Errorf("%d bytes for %d elements: the kernel does not charge them, or they are not there", kernel, elements)
 	}

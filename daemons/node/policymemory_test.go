@@ -55,9 +55,8 @@ func (s *apiServer) forget() {
 }
 
 // TestPolicyMemory runs the real program beside many pods and policies, and makes it list all of them
-// again. It limits anonymous memory: how many pages of the program are mapped depends on the size of the
-// folios in which the machine's page cache has the file, 17 to 30 MB of the same program.
-// PATCHBAY_POLICY_MEMORY is the number of pods.
+// again. It limits anonymous memory: the mapped pages of the same program take 17 to 30 MB, depending on
+// the size of the folios in the machine's page cache. PATCHBAY_POLICY_MEMORY is the number of pods.
 func TestPolicyMemory(t *testing.T) {
 	uplink(t)
 	api := newAPIServer(t)

@@ -45,7 +45,7 @@ func TestPolicyBeforeTheFirstPod(t *testing.T) {
 	}
 }
 
-// awaitIsolated waits until an ADD of a pod that the mirror does not have isolates it, or does not.
+// awaitIsolated waits until an ADD isolates, or does not isolate, a pod that the mirror does not have.
 func (l *policyLab) awaitIsolated(want bool) {
 	l.Helper()
 	l.await(fmt.Sprint("a new pod is isolated: ", want), func() bool {

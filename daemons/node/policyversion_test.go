@@ -80,7 +80,7 @@ func TestPolicyStartsInAnotherVersion(t *testing.T) {
 	l.await("no problem", func() bool { return l.trouble.mine()[policyUnfollowed] == "" })
 }
 
-// An API server without its database has no definition either. That does not count.
+// An API server that lost its database has no definition either, but this does not count as a deletion.
 func TestPolicyOfAnEmptyServerWithoutCRD(t *testing.T) {
 	l := newPolicyLab(t)
 	cluster := l.kind(policies.ClusterNetworkPolicies)
@@ -97,8 +97,8 @@ func TestPolicyOfAnEmptyServerWithoutCRD(t *testing.T) {
 	}
 }
 
-// With the role of an earlier manifest the agent may not look for the definition. In a cluster without one
-// nothing is wrong. Policies that exist stay when their kind goes.
+// With the role of an earlier manifest the agent may not look for the definition. In a cluster without a
+// definition nothing is wrong. Existing policies stay in force when their kind is removed.
 func TestPolicyWithAnEarlierRole(t *testing.T) {
 	l := newPolicyLab(t)
 	cluster := l.kind(policies.ClusterNetworkPolicies)

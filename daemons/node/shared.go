@@ -26,8 +26,8 @@ type shared struct {
 	trust   func() error
 }
 
-// sharing returns a source whose objects also go to a Cluster, if there is one. trust returns an error
-// if a list of all objects does not count.
+// sharing returns a source whose objects also go to a Cluster, if there is one. trust returns an error if
+// a list of all objects must be ignored.
 func (s source) sharing(k policies.Kind, c *policies.Cluster, trust func() error) source {
 	if c != nil {
 		s.store = &shared{s.store, k, c, trust}

@@ -23,8 +23,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// FuzzConfiguration checks that no configuration makes a plugin panic. The ADD is a dry one, so
-// it calls no driver.
+// FuzzConfiguration checks that no configuration makes a plugin panic. It is a dry ADD, so it calls
+// no driver.
 func FuzzConfiguration(f *testing.F) {
 	ns := nettest.NewNS(f, "fuzz")
 	for _, fields := range []string{

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestItsOwnIPAM configures a plugin as its own IPAM plugin. A dry run and a real one refuse
-// that, and the plugin does not call itself without end. (FuzzConfiguration found it.)
+// TestItsOwnIPAM configures a plugin as its own IPAM plugin. Dry and real runs refuse that, so the
+// plugin does not call itself without end. (FuzzConfiguration found it.)
 func TestItsOwnIPAM(t *testing.T) {
 	fresh(t)
 	d := &cnmtest.Driver{}

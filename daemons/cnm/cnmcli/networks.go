@@ -119,9 +119,9 @@ func (k *requested) line(name string) string {
 }
 
 // rm deletes a network. It calls the GC of the plugins, which changes nothing that is in use. If
-// force is set, rm then also removes two kinds of files. One kind is the records of attachments
-// that the driver has not ended because it could not be reached. The other kind is files that
-// cannot be read, so that their driver is not known.
+// force is set, rm then also removes two kinds of files. One kind is the records of attachments that
+// the driver has not ended because it could not be reached. The other kind is unreadable files, whose
+// driver is not known.
 func (a *app) rm(ctx context.Context, name string, force bool) error {
 	if err := spec.ValidateNetworkName(name); err != nil {
 		return err

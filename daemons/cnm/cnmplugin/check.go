@@ -234,7 +234,7 @@ func gatewayOf(ips []spec.IPConfig, want4 bool) netip.Addr {
 // and CHECK compares with them.
 func configure(ifName string, ips []spec.IPConfig, routes []spec.Route) netstate.State {
 	result := &spec.Result{Routes: routes}
-	for _, ip := range ips { // without the gateway: the routes that have none must not get it
+	for _, ip := range ips { // without the gateway: routes without a gateway must not get this one
 		result.IPs = append(result.IPs, spec.IPConfig{Address: ip.Address})
 	}
 	return endpoint.Configure(ifName, result)

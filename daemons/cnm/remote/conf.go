@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote has what the plugins cnm and cnm-ipam share. It finds drivers and turns their
-// errors into CNI errors. It also stores what a driver was asked. For a network it does so in a
-// file with a lock, for an attachment in a record. These files survive a reboot, because the
+// Package remote has the code that the plugins cnm and cnm-ipam share. It finds drivers and turns
+// their errors into CNI errors. It also stores the requests to drivers: those for a network in a
+// file with a lock, those for an attachment in a record. These files survive a reboot, because the
 // state of Docker's drivers does.
 package remote
 

@@ -51,7 +51,7 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// A message of any bytes does not grow over what the reader has room for, and one without option 52 stays as it is.
+// No message grows beyond the reader's buffer, whatever its bytes. A message without option 52 does not change.
 func FuzzUnfold(f *testing.F) {
 	f.Add(message("\x34\x01\x03\xff", "\x01\x04"+mask24, "\x03"))
 	f.Fuzz(func(t *testing.T, m []byte) {

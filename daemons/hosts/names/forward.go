@@ -190,8 +190,8 @@ func (f *forwarder) suspect(upstream netip.AddrPort) bool {
 }
 
 // probe asks a server that did not answer for the root's servers, and returns err if there is no answer
-// either. A server that answers may itself have waited for another one: a container may choose a name
-// whose server never answers, and must not take the server from all others.
+// either. A server that answers the probe may have waited for yet another server: a container may ask
+// for a name whose server never answers, and must not deprive all others of the upstream server.
 func (f *forwarder) probe(upstream netip.AddrPort, err error) error {
 	defer func() {
 		f.mu.Lock()

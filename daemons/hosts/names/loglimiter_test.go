@@ -52,8 +52,8 @@ func TestFewLines(t *testing.T) {
 	})
 }
 
-// A query that cannot be packed is not a server's failure. A client may send such queries among
-// others: it fills no log, and puts no server last.
+// A query that cannot be packed is not a server's failure. A client that sends such queries fills no
+// log, and moves no server to the end of the order.
 func TestSignedQueries(t *testing.T) {
 	good := newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
 	var log lines

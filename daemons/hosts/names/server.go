@@ -29,9 +29,8 @@
 // client gets its answer from another one.
 //
 // An unknown name without a dot is not forwarded, because it is mistyped or belonged to a
-// container that is gone. The servers outside need not learn the names of containers, and their
-// answer must not take the place of a container. Queries about a top-level domain itself (NS,
-// SOA, DS, DNSKEY) are forwarded.
+// container that is gone. Outside servers need not learn the names of containers, and must not answer in a
+// container's place. Queries about a top-level domain itself (NS, SOA, DS, DNSKEY) are forwarded.
 //
 // # Limits for one client
 //
@@ -202,8 +201,8 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 	return l, nil
 }
 
-// cannot returns the error for an address that does not answer. Containers that know it still ask there, and reach
-// the server as soon as it has the port.
+// cannot returns the error for an address at which the server cannot listen. Containers that know it still ask
+// there, and reach the server as soon as it has the port.
 func cannot(network string, err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
 		err = fmt.Errorf("%w: another program answers there: let it listen at its own addresses alone", err)

@@ -3,9 +3,9 @@
 
 // Package store defines what hosts share: networks, nodes, which node holds each block of
 // addresses, and which containers are on each host (docs/hosts.md). Its interface has a Go type
-// for each kind of object. Tables implements the interface on rows of bytes. So the content of
-// rows, the form of keys and what is refused are defined in one place. Package daemons/hosts/store/etcd
-// stores the rows in etcd, and daemons/test/chaos stores them in memory.
+// for each kind of object. Tables implements the interface on rows of bytes. So one place defines the content of
+// rows, the form of keys and which objects are refused. Package daemons/hosts/store/etcd stores the rows in etcd,
+// and daemons/test/chaos stores them in memory.
 //
 // A plugin that connects a container never reads the store. While the store cannot be reached,
 // a node continues with the block that it holds.
@@ -83,8 +83,8 @@ type Store interface {
 	// seconds.
 	Session(ctx context.Context, ttl time.Duration) (Session, error)
 	// Fork gives the store's history a new name. at is the revision that a List returned. If the history has a new name
-	// already, Fork does nothing. By the name every host notices that the store went back, for example because a backup was restored, even if the
-	// store's revision is higher than before.
+	// already, Fork does nothing. The new name shows every host that the store went back, for example because a backup
+	// was restored, even if the store's revision is higher than before.
 	Fork(ctx context.Context, at Revision) error
 	// Close ends every Watch with ErrClosed. It stops the renewal of sessions, but their objects
 	// stay until the sessions expire. So a host does not seem absent while its agent restarts.

@@ -44,7 +44,8 @@ func (t *Table[T]) now() time.Time {
 	return time.Now()
 }
 
-// Restore takes over what an earlier run saved. A time in the future becomes now, because the clock was set back.
+// Restore takes over the objects that an earlier run saved. A time in the future becomes now, because the clock was
+// set back.
 func (t *Table[T]) Restore(present map[string]T, missing, deleted map[string]Past[T]) {
 	t.present, t.missing, t.deleted = maps.Clone(present), t.past(missing), t.past(deleted)
 	for key := range t.missing {
@@ -87,8 +88,9 @@ func (t *Table[T]) Delete(key string) (changed bool) {
 	return known
 }
 
-// Replace takes over a reading of all objects. If the reading follows the last one, what it lacks was deleted, and
-// what was missing before stays missing. If it does not follow, or this is not known, what it lacks becomes missing.
+// Replace takes over a reading of all objects. If the reading follows the last one, the objects that it lacks were
+// deleted, and missing objects stay missing. If it does not follow, or this is not known, the objects that it lacks
+// become missing.
 func (t *Table[T]) Replace(reading map[string]T, follows bool) (changed bool) {
 	was, before := t.present, t.missing
 	t.present, t.missing = maps.Clone(reading), nil

@@ -175,7 +175,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// A new run continues with what the last one saved. Its clock may have been set back.
+// A new run continues with the objects that the last one saved. Its clock may have been set back.
 func TestRestore(t *testing.T) {
 	table, now := newTable(time.Hour)
 	past := func(at time.Time) Past[version] { return Past[version]{7, at} }

@@ -21,9 +21,9 @@ func (n Node) KeepKey(old Node, holder string) Node {
 	return n
 }
 
-// key returns the key that encrypts packets to a peer. ok is false if the transport needs a key and
-// the Node has no key that is only its own. Then the peer gets no route, and the cluster's
-// unreachable routes refuse packets to it.
+// key returns the key that encrypts packets to a peer. ok is false if the transport needs a key,
+// and the Node has none or only the key of another Node. Then the peer gets no route, and the
+// cluster's unreachable routes refuse packets to it.
 func (m *maker) key(n Node) (k mesh.Key, ok bool) {
 	if m.Transport != mesh.WireGuard || n.Name == m.Node {
 		return k, true

@@ -61,7 +61,7 @@ func (n Node) After(old Node) Node {
 	return n
 }
 
-// mostFormer limits the former podCIDRs of a Node that gets others again and again.
+// mostFormer limits the former podCIDRs of a Node whose podCIDRs change again and again.
 const mostFormer = 8
 
 // Recalling returns the Node with former podCIDRs: those that an earlier Node of the same name

@@ -218,8 +218,8 @@ func (m *maker) former(n Node) {
 	}
 }
 
-// problem notes a problem. What is wrong with a Node that the API server does not have needs no repair, because
-// the agents forget it soon.
+// problem notes a problem. It leaves out problems of a Node that the API server does not have, because the
+// agents forget that Node soon.
 func (m *maker) problem(reason Reason, format string, about []string, args ...any) {
 	if m.missing {
 		return

@@ -161,7 +161,7 @@ func TestMeshTakesThePlan(t *testing.T) {
 	}
 }
 
-// A version that lacks fields keeps the earlier version's, and changes no other field.
+// A version that lacks fields keeps those of the earlier version. No other field changes.
 func TestAfter(t *testing.T) {
 	bare := Node{Name: "n2", Pods: []string{"nonsense"}}
 	got := bare.After(node(2))

@@ -105,8 +105,8 @@ func (m *merger) find(a *Attached) int {
 	return at
 }
 
-// static reports whether an attachment is that of a static pod, whose UID at the runtime is a hash
-// without hyphens, or that of a runtime that passes no UID.
+// static reports whether an attachment is that of a static pod, whose UID at the runtime is a hash without
+// hyphens, or comes from a runtime that passes no UID.
 func (m *merger) static(p *policy.Pod, a *Attached) bool {
 	return p.Node == m.cluster.node && !p.Leaving && !strings.Contains(a.UID, "-") &&
 		slices.ContainsFunc(a.Addresses, func(addr netip.Addr) bool { return slices.Contains(p.Addresses, addr) })

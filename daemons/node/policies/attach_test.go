@@ -128,7 +128,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestOwnNamespace asks who reaches pods if the default is their own namespace.
+// TestOwnNamespace checks which packets reach pods if the default is their own namespace.
 func TestOwnNamespace(t *testing.T) {
 	c := listed(t, "n1")
 	c.DefaultOwnNamespace()

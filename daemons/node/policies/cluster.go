@@ -70,8 +70,8 @@ func New(node string) *Cluster {
 }
 
 // Set stores an object that was added or changed, as the API serves it in JSON. If it cannot be read,
-// Problems has it. Set returns an error only if it cannot read which object it is; then something is
-// not known, so the caller must list the kind again.
+// Problems has it. Set returns an error only if it cannot read which object it is; then a change is not
+// known, so the caller must list the kind again.
 func (c *Cluster) Set(k Kind, object []byte) error {
 	apply, err := c.all[k].read(object)
 	if err != nil {

@@ -24,7 +24,7 @@ type Wait struct {
 	Credit time.Duration
 }
 
-// restMost is the longest rest. If the kernel was slow, and not the processor, a rest helps nothing.
+// restMost is the longest rest. If the kernel was slow, and not the processor, a longer rest does not help.
 const restMost = 5 * time.Second
 
 // Follow calls the function do with the state after each burst of changes, until ctx ends. The

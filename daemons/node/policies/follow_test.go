@@ -176,7 +176,7 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// What policies cannot see, and an event that comes again, is no change.
+// A change that policies cannot see, or a repeated event, does not count as a change.
 func TestNoChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		follow(t, listed(t, "n1"), func(f *followed) {

@@ -29,8 +29,8 @@ func (k Kind) String() string {
 }
 
 // newPods returns the table of pods. It keeps pods that have a network of their own and live. A pod of
-// another node counts only by its addresses. A pod of this node counts before it has one, because its
-// ADD needs a decision, which has the name of the pod's UID.
+// another node counts only by its addresses. A pod of this node counts before it has an address,
+// because its ADD needs a decision, whose file is named by the pod's UID.
 func newPods(node string, shared *sharing) *table[policy.Pod] {
 	return &table[policy.Pod]{
 		one:   "pod",

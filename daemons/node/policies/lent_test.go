@@ -48,7 +48,7 @@ func TestLent(t *testing.T) {
 	}
 }
 
-// A state that nothing changes is no copy, also with attachments of pods that the API shows.
+// If nothing changes, a state is not a copy, even with attachments of pods that the API shows.
 func TestLentUnchanged(t *testing.T) {
 	c := listed(t, "n1")
 	set(t, c, Pods, apiPod("n1", "a", "u-a", "10.1.1.1"))

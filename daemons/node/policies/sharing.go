@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
-// sharing lets pods share what is equal in all pods of a workload. It counts the pods, so that it
-// keeps nothing that no pod has any more.
+// sharing lets pods share what is equal in all pods of a workload. It counts the pods, and drops a
+// value when no pod has it any more.
 type sharing struct {
 	mu        sync.Mutex
 	texts     map[string]*text

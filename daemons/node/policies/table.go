@@ -110,10 +110,10 @@ func (t *table[T]) item(object []byte) (i item[T], err error) {
 	return i, nil
 }
 
-// list reads all objects. If one has no name, the list counts for nothing: it could be any of the
-// objects that the list seems to lack. Of an object that has not changed, list keeps nothing: a list
-// of all takes little memory then. list reads the table without the lock: each table belongs to one
-// kind, and Cluster wants the calls of one kind one after the other.
+// list reads all objects. If an object has no name, the whole list is ignored: the object could be any
+// of those that the list seems to lack. list keeps nothing of an unchanged object, so a list of all
+// objects takes little memory. list reads the table without the lock: each table belongs to one kind,
+// and Cluster wants the calls of one kind one after the other.
 func (t *table[T]) list(all iter.Seq2[[]byte, error]) (apply func() bool, err error) {
 	l := listing[T]{seen: make([]bool, len(t.values)), late: make(map[key]bool), wrong: make(map[key]string)}
 	n := 0

@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/test/policytest/api"
 )
 
-// TestAPIIsUpstreams: the types of internal/test/policytest/api, from which the oracle and our engines get their clusters,
-// have the JSON of the API's own types: that of each field, and that of random objects.
+// TestAPIIsUpstreams: the types of internal/test/policytest/api, from which the oracle and our engines get
+// their clusters, have the same JSON as the API's own types. It compares each field, and random objects.
 func TestAPIIsUpstreams(t *testing.T) {
 	keeps[corev1.Namespace](t, filled[api.Namespace]())
 	keeps[corev1.Node](t, filled[api.Node]())

@@ -113,8 +113,8 @@ func TestConnectionBreaks(t *testing.T) {
 	}
 }
 
-// An etcd is compacted after each change, and defragmented, while the network breaks again
-// and again: a client that lists whenever the watch requires it gets all in the end.
+// An etcd is compacted after each change, and defragmented, while the network breaks again and
+// again. A client that lists whenever the watch requires it has all objects in the end.
 func TestCompactedAllTheTime(t *testing.T) {
 	t.Parallel()
 	server, between, direct, s := fronted(t)

@@ -119,8 +119,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// etcd gives no reason for refusing an expired certificate, and takes the user from the
-// certificate if there is no login: our errors contain both.
+// etcd does not say that it refuses an expired certificate. Without a login, it takes the user from
+// the certificate. Our errors name the expiry and the user.
 func TestOurCertificate(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
