@@ -94,8 +94,8 @@ func (b Boot) mark() uint64 {
 // attributes.
 const bootAttr = "user.patchbay.boot"
 
-// writeBoot stores a boot id in a file. A file system without attributes is no error, but an id of
-// an earlier boot must not stay.
+// writeBoot stores a boot id in a file. A file system without attributes causes no error, but an id
+// of an earlier boot must not stay.
 func writeBoot(fd int, id string) error {
 	if id != "" && unix.Fsetxattr(fd, bootAttr, []byte(id), 0) == nil {
 		return nil

@@ -59,8 +59,8 @@ func TestEarlierBoot(t *testing.T) {
 }
 
 // The node crashed a second after it reserved addresses, and booted at once: the times prove nothing,
-// and the index was lost. The first ADD releases them, also outside of its range, although a DEL
-// came before it and wrote the index.
+// and the index was lost. The first ADD releases the addresses, even outside of its range, although
+// an earlier DEL has already written the index.
 func TestOutlived(t *testing.T) {
 	b := newBed(t, Set(t, "10.1.0.0/29"))
 	for i, id := range []string{"a", "alive", "again"} {

@@ -185,7 +185,7 @@ func (t *Tx) Reserve(o Holder, a netip.Addr) (bool, error) {
 		since, err = t.dir.link(name, []byte(content), t.store.Boot.ID)
 	}
 	if err != nil {
-		t.suspect = true // the file may have its name all the same
+		t.suspect = true // the file may exist in spite of the error
 		return false, err
 	}
 	t.insert(entry{keyOf(content), a, t.store.Boot.mark(), since})

@@ -137,8 +137,8 @@ func (s *FileStore) Grant() (*Granted, error) {
 	return d.readGrant()
 }
 
-// ChangeGrant replaces the grant by what change returns for the present one; nil stands for no
-// grant, and a grant that cannot be read counts as one without blocks. Then it counts the reserved
+// ChangeGrant calls change with the present grant, and replaces it by the result. nil stands for no
+// grant. A grant that cannot be read counts as a grant without blocks. Then it counts the reserved
 // addresses of some blocks. It holds the lock of the reservations. So an ADD that began earlier is
 // counted, and a later one sees the new grant.
 func (s *FileStore) ChangeGrant(ctx context.Context, change func(*Granted) *Granted, blocks []netip.Prefix) (reserved int, err error) {

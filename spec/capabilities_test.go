@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// The keys are those of CONVENTIONS.md, only values that are set are there, and a plugin reads what a runtime wrote.
+// The keys are those of CONVENTIONS.md, only set values are written, and a plugin reads the values that a runtime
+// wrote.
 func TestCapabilities(t *testing.T) {
 	c := Capabilities{
 		PortMappings: []PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}, {HostPort: 53, ContainerPort: 53, Protocol: "udp", HostIP: netip.MustParseAddr("::1")}},

@@ -16,7 +16,7 @@ import (
 //
 //	if errors.Is(err, spec.CodeTryAgain) {
 //
-// An error that has no code matches none, and joined errors match the code of each.
+// An error without a code matches no Code. Joined errors match the code of each of them.
 type Code uint
 
 // Error names the code.

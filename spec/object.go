@@ -100,7 +100,7 @@ type RuntimeKeys struct {
 	GC   *GCKeys         // only for a GC that has a list of valid attachments
 }
 
-// GCKeys are what a runtime tells a GC.
+// GCKeys are the keys that a runtime passes to a GC.
 type GCKeys struct {
 	Valid     []AttachmentKey
 	Listed    time.Time // when the caller began to list them
