@@ -54,7 +54,7 @@ func (p *plan) planFastPath(r *plugin.Request, env *netstate.Env) error {
 	case k.Records.HasHolder(record.InternalFact(bridge)):
 		return spec.Invalid("fastPath has no use on bridge %q: it belongs to an internal network", bridge)
 	}
-	if !k.Records.HasHolder(record.FastPathFact(bridge)) { // otherwise the plugin policy has refused such pods
+	if !k.Records.HasHolder(record.FastPathFact(bridge)) { // if the bridge already has a fast path, the plugin policy has refused such pods
 		if err := p.refusePolicies(k, bridge); err != nil {
 			return err
 		}

@@ -217,7 +217,7 @@ func TestIngressPolicy(t *testing.T) {
 		t.Run("policy "+tc.policy, func(t *testing.T) {
 			reset(t)
 			n := node.New(t)
-			n.BridgeNetfilter(true) // without it bridged frames meet no IP firewall
+			n.BridgeNetfilter(true) // without br_netfilter, bridged frames meet no IP firewall
 			one, two, free := n.Bridge("cni0", "10.1.0.1/24"), n.Bridge("cni1", "10.2.0.1/24"), n.Bridge("cni2", "10.3.0.1/24")
 			containers := []*node.Container{one.Container("c1", "10.1.0.5/24"), one.Container("c2", "10.1.0.6/24"),
 				two.Container("c3", "10.2.0.5/24")}

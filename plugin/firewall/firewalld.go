@@ -45,7 +45,7 @@ var errNoFirewalld = errors.New("firewalld is not running")
 // daemon is a connection to firewalld.
 type daemon struct {
 	conn *dbus.Conn
-	end  context.CancelFunc // of the context that the connection lives as long as
+	end  context.CancelFunc // ends the context of the connection
 }
 
 // connect connects to the system bus and checks that firewalld is on it. connect uses the

@@ -73,8 +73,8 @@ func (c *Case) steps(t *testing.T, p *plugin.Plugin) (names []string) {
 	return names
 }
 
-// removalFaults lets system calls of DEL and GC fail, one in each try. Then a repeated DEL or GC leaves
-// nothing, and a second attachment has lost nothing.
+// removalFaults lets system calls of DEL and GC fail, one in each try. It checks that a repeated DEL or GC
+// leaves nothing, and that a second attachment has lost nothing.
 func (c *Case) removalFaults(t *testing.T, p *plugin.Plugin, inProcess invoke.Invoker) {
 	r := &removals{t: t, next: inProcess, dir: Install(t, append([]*plugin.Plugin{p}, c.Delegates...)...)}
 	s := c.suite(r, []string{r.dir})

@@ -183,7 +183,7 @@ func TestRefused(t *testing.T) {
 	bridged.del(t)
 }
 
-// If no agent runs, an ADD removes what the last program has of a former pod with its address. If an
+// If no agent runs, an ADD removes a former pod with its address from the last program's objects. If an
 // agent runs, it leaves that to the agent.
 func TestStale(t *testing.T) {
 	n := fresh(t)

@@ -113,7 +113,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := k.Record(r, rec); err != nil {
 		return nil, err
 	}
-	if err := noFastPath(r, bridges); err != nil { // one may have been made since; from now on, its ADD sees this record
+	if err := noFastPath(r, bridges); err != nil { // a fast path may have been made since the first check; an ADD that makes one later sees this record
 		return nil, err
 	}
 	c, err := decide(r.Session.Paths, pod, comment(r))

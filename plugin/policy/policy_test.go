@@ -166,8 +166,8 @@ func recordOf(t testing.TB, id string) *record.Record {
 	return r
 }
 
-// fresh begins a test without a firewall and without notes of former pods: those of the test before had
-// the same addresses.
+// fresh begins a test without a firewall and without notes of former pods: pods of the previous test
+// had the same addresses.
 func fresh(t testing.TB) *node.Node {
 	n := node.New(t)
 	forgetFormers(t)

@@ -165,7 +165,7 @@ func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s nets
 	}
 	link, err := env.Link(netstate.Host, rec.Links[0])
 	if nl.IsNotFound(err) {
-		return nil, nil // without the link there is nothing to route to
+		return nil, nil // without the link, no route is possible
 	}
 	if err != nil || link.Attrs().Alias != rec.Owner.Alias() {
 		return nil, err

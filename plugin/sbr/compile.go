@@ -113,8 +113,8 @@ func steady(r netlink.Route) netlink.Route {
 	return r
 }
 
-// serves reports whether a route goes into the table of src, because its next hop or its own
-// source is in the subnet of src, or in no address's subnet.
+// serves reports whether a route goes into the table of src. It does if its next hop or its own source
+// is in the subnet of src, or in no address's subnet.
 func serves(r netlink.Route, src source, all []source) bool {
 	if (r.Dst.IP.To4() != nil) != src.Address.Addr().Is4() {
 		return false

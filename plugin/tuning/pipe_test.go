@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A pipe as allow list, which nobody writes to, does not keep an ADD waiting. Nothing is allowed then.
+// An ADD does not wait if the allow list is a pipe to which nobody writes. Nothing is allowed then.
 func TestPipeAsAllowList(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(w.data, "etc/tuning")
