@@ -42,9 +42,9 @@ type Observed struct {
 	Own map[netip.Prefix]netip.Addr
 }
 
-// Compile computes the state. It changes nothing. If networks, peers or blocks are wrong,
-// Compile leaves them out and joins the reasons in the error. The State has all others, so one
-// wrong entry does not cut off the other hosts. If the error wraps ErrSelf, there is no State.
+// Compile computes the state. It changes nothing. If networks, peers or blocks are wrong, Compile leaves only these
+// out and joins the reasons in the error. So one wrong entry does not cut off the other hosts. If the error wraps
+// ErrSelf, there is no State.
 func Compile(self Self, peers []Peer, facts Observed) (State, error) {
 	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string), keys: make(map[Key]string), tested: make(map[netip.Addr]bool)}
 	if err := c.self.validate(); err != nil {

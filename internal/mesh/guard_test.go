@@ -158,7 +158,7 @@ func forgedTunnel(t *testing.T, underlay string) {
 	u.all(l.hosts[:3]...) // h4 is a stranger
 	talk(t, l.hosts[:3]...)
 	h2.sysctl("net/ipv4/conf/"+map[string]string{"4": "patchbay-vx", "6": "patchbay-vx6"}[underlay]+"/rp_filter", "0")
-	for _, h := range []*host{h1, h2, h4} { // the loosest settings: nothing else helps
+	for _, h := range []*host{h1, h2, h4} { // so the kernel's own check drops nothing
 		h.sysctl("net/ipv4/conf/all/rp_filter", "0")
 		h.sysctl("net/ipv4/conf/default/rp_filter", "0")
 		for _, dev := range []string{"eth0", "cni0"} {
@@ -307,7 +307,7 @@ func TestGuardOfTheTunnel(t *testing.T) {
 	}
 }
 
-// leaves changes the transport of a host. The guard goes with the device.
+// leaves gives a host another transport, and checks that the guard goes with the device.
 func leaves(t *testing.T, h, peer *host, other Transport) {
 	t.Helper()
 	setup{other, "46"}.sync(h, h, peer)

@@ -186,8 +186,9 @@ func TestOpenToIsolated(t *testing.T) {
 	})
 }
 
-// A container with NET_RAW sends to a network of another host with foreign source addresses, in vain. Packets
-// from its own address, or from one that its host reaches through it, arrive.
+// A container with NET_RAW sends to a network of another host. Packets with foreign source addresses do not
+// arrive. Packets from the container's own address arrive, and so do packets from addresses that its host
+// reaches through the container.
 func TestForgedByContainer(t *testing.T) {
 	overHosts(t, func(n *networks) {
 		a, b := n.hosts[0], n.hosts[1]

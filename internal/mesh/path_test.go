@@ -79,7 +79,8 @@ func TestFoundPaths(t *testing.T) {
 	}
 }
 
-// The path limits routes and not devices. IPv6 is refused where it cannot pass.
+// The MTU of a path limits the MTU of routes, but not that of devices. If a path cannot carry IPv6,
+// the peer gets no IPv6 route.
 func TestCompilePaths(t *testing.T) {
 	addr := netip.MustParseAddr
 	self, peers, facts := world()

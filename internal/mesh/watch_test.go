@@ -51,8 +51,8 @@ func TestCrosses(t *testing.T) {
 	}
 }
 
-// Watch does not know what changed before it began: at the start, or since an earlier one failed.
-// So it reports that first.
+// Watch does not see changes from before its start, for example since an earlier Watch failed. So
+// it first reports that something may have changed.
 func TestWatchBegins(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
