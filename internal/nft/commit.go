@@ -88,8 +88,8 @@ func (c *Conn) release() {
 // reads the state and tries again. commit does the same after an overflow of the socket
 // (ENOBUFS), because the kernel may have applied the transaction.
 //
-// The kernel refuses Guarded work (ERESTART) after any other transaction. While pods come and go, each
-// try may meet one, so there are more tries.
+// The kernel refuses Guarded work (ERESTART) after any other transaction. While pods come and go, another transaction
+// may come during each try, so there are more tries.
 func (c *Conn) commit(ctx context.Context) error {
 	const tries, guarded = 8, 40
 	for try := 1; ; try++ {

@@ -169,7 +169,7 @@ func TestExpiryWithoutRunDir(t *testing.T) {
 	mustMiss(t, c, attachment()[1])
 }
 
-// After AwaitTick, a removal for which no caller waited is visible, whenever within a tick it was committed.
+// AwaitTick makes a removal visible for which no caller waited, however late within a tick it was committed.
 func TestLeave(t *testing.T) {
 	nettest.Need(t, canExpire(t))
 	c := open(t)

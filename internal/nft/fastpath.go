@@ -28,9 +28,9 @@ import (
 //		iifname . oifname @fastpath ct state established flow add @fastpath
 //	}
 //
-// The chain comes after the filters of other programs, so only flows that all of them let through
-// skip them. The flow has both directions, but packets of a direction skip the hooks only if they
-// enter through a device of the flowtable. When a device is deleted, the kernel removes it from the
+// The chain comes after the filters of other programs. So a flow skips these filters only after all of
+// them have accepted it. The flow has both directions, but packets of a direction skip the hooks only if
+// they enter through a device of the flowtable. When a device is deleted, the kernel removes it from the
 // flowtable.
 const (
 	SetFastPath = "fastpath" // bridge . uplink: established flows skip the hooks

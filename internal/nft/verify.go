@@ -84,8 +84,8 @@ type verified struct {
 	diffs      []string
 }
 
-// VerifyTable does the work of Verify for one table, in six requests. If the ruleset has the same
-// generation as at the last call, VerifyTable returns the same answer after one request: several
+// VerifyTable does the work of Verify for one table, in six requests. If the ruleset's generation is that
+// of the last call, VerifyTable returns the last answer after one request. This saves time because several
 // plugins of a chain, and doctor for each attachment, ask about the same table.
 func (c *Conn) VerifyTable(f nftables.TableFamily) (diffs []string, err error) {
 	if err := c.dial(); err != nil {

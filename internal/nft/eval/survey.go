@@ -140,8 +140,9 @@ type Drop struct {
 	Doubt string // only if At is "": a rule that may drop but cannot be evaluated
 }
 
-// DroppedBy returns the rule of a base chain that drops the traffic. DroppedBy reports the
-// chain's policy only if a rule leads to the policy, or if traffic has Ports.
+// DroppedBy returns the rule of a base chain that drops the traffic. If no rule drops the traffic
+// but the chain's policy does, DroppedBy reports this only if a rule leads to the policy, or if
+// traffic has Ports.
 func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) Drop {
 	s := newSurvey(t, traffic)
 	switch f := s.chain(base.Name, 0); {
