@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trait is a property of a process. If a plugin process and the server differ in it, the server
-// would act differently from the plugin process.
+// trait is a property of a process. If a trait of the plugin process and of the server differ, the
+// server would act differently from the plugin process.
 type trait struct{ what, value string }
 
 // These files and lines of /proc/PID (proc(5)) contain the traits of a process.
@@ -32,13 +32,13 @@ func traitsOf(pid string) (traits []trait, parent int, err error) {
 	for _, name := range traitFiles {
 		var st unix.Stat_t
 		if err := unix.Stat(dir+name, &st); err != nil {
-			return nil, 0, fmt.Errorf("look at its %s: %w", name, err)
+			return nil, 0, fmt.Errorf("read the process's %s: %w", name, err)
 		}
 		traits = append(traits, trait{name, strconv.FormatUint(st.Dev, 16) + ":" + strconv.FormatUint(st.Ino, 16)})
 	}
 	status, err := os.ReadFile(dir + "status")
 	if err != nil {
-		return nil, 0, fmt.Errorf("look at its status: %w", errors.Unwrap(err)) // without the process's number, because the log has each reason once
+		return nil, 0, fmt.Errorf("read the process's status: %w", errors.Unwrap(err)) // without the process's number, because the log has each reason once
 	}
 	for line := range strings.Lines(string(status)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")

@@ -271,7 +271,7 @@ func (s *server) refuse(why error) {
 	}
 	s.mu.Unlock()
 	if !known {
-		s.log("left a call to its plugin process: %v", why)
+		s.log("refused a call, so its plugin process does the work itself: %v", why)
 	}
 }
 
