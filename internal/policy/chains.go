@@ -208,8 +208,8 @@ func (c *compiler) matching(s *selection) func(func(*Identity) bool) {
 	}
 }
 
-// set returns the name of the set of a selection, or of those of its pods that have a port. It
-// makes the set if it is the first to need it.
+// set returns the name of the set for a selection. If with is set, the set has only the pods with
+// this port. It makes the set if it is the first to need it.
 func (c *compiler) set(s *selection, with *Port) string {
 	if s == nil {
 		return ""

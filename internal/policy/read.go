@@ -120,8 +120,8 @@ func (r *rules) readSides(p *NetworkPolicy) error {
 }
 
 // isolates reports whether the policy is for a direction. Without policyTypes it is for ingress,
-// and for egress if it has such rules: the API server's default. A type that is not known may be
-// for both.
+// and for egress if it has such rules: the API server's default. A type that this program does not
+// know counts for both directions.
 func (p *NetworkPolicy) isolates(d Direction) bool {
 	types := p.Spec.PolicyTypes
 	if len(types) == 0 {

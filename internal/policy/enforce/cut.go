@@ -90,7 +90,7 @@ func (e *Enforcer) Update(c *Cut) {
 	}
 }
 
-// GiveBack takes back a Cut that failed. The next one has its connections.
+// GiveBack takes back a Cut that failed. The next Cut includes its connections.
 func (e *Enforcer) GiveBack(c *Cut) {
 	e.Update(c)
 	if e.cut.program == nil {

@@ -193,7 +193,7 @@ func TestLongNamesOfAPod(t *testing.T) {
 		Namespace: long, Name: pod, Node: "n1", Phase: "Running", Addresses: addrs("10.1.1.1", "fd01::1:1"),
 	}}}
 	add(t, s, long+"/"+pod+` {"podSelector":{},"policyTypes":["Ingress","Egress"]}`)
-	for i, name := range []string{cnp + "1", cnp + "2"} { // the first is copied, because it passes
+	for i, name := range []string{cnp + "1", cnp + "2"} { // Pass of the first copies its rules into the tier's chain
 		add(t, s, fmt.Sprintf(`%s {"tier":"Admin","priority":%d,"subject":{"namespaces":{}},"ingress":[{"action":"Pass","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"a":"b"}}}}]}]}`, name, i))
 	}
 	load(t, e, policy.Compile(s))

@@ -293,7 +293,8 @@ func (t *transaction) String() string { return "change network policies" }
 // Needs reports that the table must exist.
 func (t *transaction) Needs() bool { return true }
 
-// Plan returns the work, unless the kernel has done it already: an answer can get lost (ENOBUFS).
+// Plan returns the work. It returns none if the kernel has done the work already, because the kernel's
+// answer can get lost (ENOBUFS).
 func (t *transaction) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	n, ok, err := c.ReadPolicyRevision()
 	switch {

@@ -19,8 +19,8 @@ import (
 
 // concerned returns the addresses of which a change may deny connections: those that a set of pods loses, those of
 // pods that get or lose their own rules, and those of pods of this node in whose rules a chain or a set of ranges
-// changes. A set that only grows denies nothing if only accepting rules use it. So a pod that starts on another node
-// concerns no address.
+// changes. A set that only grows denies nothing if only accepting rules use it. So if a pod starts on another node,
+// concerned returns no address.
 func (w *wanted) concerned(t touched) map[netip.Addr]bool {
 	addrs, parts, against := make(map[netip.Addr]bool), maps.Clone(t.chains), w.against()
 	for set, list := range t.removed {

@@ -145,7 +145,7 @@ const (
 )
 
 // When a policy changes, connections that it denies end, also those on which only the server speaks.
-// Others do not notice. When it changes back, the connection goes on.
+// Other connections are not affected. When the policy changes back, the connection goes on.
 func TestConnections(t *testing.T) {
 	p := newPair(t, Options{})
 	p.serve(":80")

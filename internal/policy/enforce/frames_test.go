@@ -181,8 +181,8 @@ func (b *bridged) unjudged(node, server ear) (list []unjudgedFrame) {
 	return list
 }
 
-// Frames on a bridge that no policy judges leave no pod that is closed for egress, and reach no pod that is closed
-// for ingress. Frames with VLAN tags never pass.
+// No policy judges some frames on a bridge. A pod that is closed for egress cannot send them, and a pod that is
+// closed for ingress does not receive them. Frames with VLAN tags never pass.
 func TestWhatNoPolicyJudges(t *testing.T) {
 	b := newBridged(t)
 	b.address(b.node, "br0", "fe80::fe/64")

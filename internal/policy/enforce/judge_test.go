@@ -159,8 +159,8 @@ func (r *reader) asProgram(i int, p Packet, list []Judgement) error {
 	return nil
 }
 
-// asLess judges packets of which less is known. If a verdict about them is certain, it is also that of
-// this packet.
+// asLess judges packets of which less is known. If the verdict about such a packet is certain, this
+// packet must get the same verdict.
 func (r *reader) asLess(i int, p Packet, list []Judgement) error {
 	less := []Packet{p, p}
 	less[0].Port, less[1].Port, less[1].Protocol = 0, 0, 0

@@ -19,7 +19,7 @@ const IPVSLink = "kube-ipvs0"
 
 // Bypassed and Unbypassed say what IPVSLink means for policies, and what helps.
 const (
-	Bypassed   = "kube-proxy is in mode ipvs: what goes through a Service reaches a pod like a packet of the node, so network policies do not hold for it"
+	Bypassed   = "kube-proxy is in mode ipvs: packets that reach a pod through a Service look like the node's own, so network policies do not apply to them"
 	Unbypassed = "set the mode nftables or iptables in kube-proxy's configuration; Kubernetes has deprecated ipvs"
 )
 

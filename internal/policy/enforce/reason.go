@@ -45,7 +45,8 @@ func (v *View) reason(steps []eval.Step) Reason {
 	return r
 }
 
-// isolating reports whether a rule of a pod's chain is the one that isolates it: it drops all that comes to it.
+// isolating reports whether a rule of a pod's chain isolates the pod: the rule drops every packet that reaches
+// it.
 func isolating(r nft.Rule) bool {
 	drop := line{verdict: expr.VerdictDrop}
 	counted := drop

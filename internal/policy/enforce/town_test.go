@@ -41,7 +41,7 @@ type house struct {
 	sockets map[netip.Addr]map[uint8]net.PacketConn // by protocol
 }
 
-// ours is the mark of packets of probes. Answers, which have none, do not leave a home.
+// ours is the mark of packets of probes. Answers have no mark, and do not leave a home.
 const ours = 1
 
 func newTown(t testing.TB) *town {

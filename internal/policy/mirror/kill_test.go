@@ -152,8 +152,8 @@ func TestKill9(t *testing.T) {
 	}
 }
 
-// Two policies change places: at each moment one of them selects the pod. With separate files for policies
-// and for labels, there would be a moment in which neither does.
+// Two policies change places: at each moment one of them selects the pod. If policies and labels were in
+// separate files, there would be a moment at which neither policy selects the pod.
 func TestNeverBetweenTwoPolicies(t *testing.T) {
 	team := func(name string) *policy.State {
 		s := shop()

@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/test/policytest"
 )
 
-// An ADD reads what the program of the whole cluster has for the pod. Each mirror comes by the
-// changes from the one before, and is the same as a new one.
+// An ADD reads what the program of the whole cluster has for the pod. Each Write changes the
+// previous mirror, and the result equals a mirror that is written anew.
 func TestRoundTrip(t *testing.T) {
 	known, isolated, changes := 0, 0, 0
 	seeds := draw.Number(t, "PATCHBAY_MIRROR_SEEDS", 20, 60)

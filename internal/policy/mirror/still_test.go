@@ -11,7 +11,7 @@ import (
 )
 
 // A disk may hang before each file. ADDs do not wait for it: a pod that policies isolate never starts open, and on a
-// node that never knew its policies no pod does.
+// node that never knew its policies no pod starts open.
 func TestDiskStandsStill(t *testing.T) {
 	never := node(t)
 	if err := Isolate(never); err != nil {
