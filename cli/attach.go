@@ -69,7 +69,7 @@ func (c *target) resolve(name networkName, netns nsName) (*network, chain.Attach
 	return n, at, err
 }
 
-// wellNamed returns the mistake in names that flags give.
+// wellNamed returns an error if the flags name an invalid container id or interface.
 func wellNamed(id, ifName string) error {
 	if err := spec.ValidateContainerID(id); err != nil {
 		return usage("", "--id %s: %w", id, err)

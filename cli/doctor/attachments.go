@@ -133,7 +133,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 		}
 	}
 	found = recorded.findings("patchbay repair; docs/cli.md has a hook that calls it when the firewall restarts")
-	return append(found, lost.findings("start the container again: records of it are lost, without which patchbay repair knows nothing of this")...), err
+	return append(found, lost.findings("start the container again: its records are lost, so patchbay repair cannot restore these elements")...), err
 }
 
 // lacks groups attachments by the elements that they lack.

@@ -266,7 +266,8 @@ func TestConfigurations(t *testing.T) {
 		"warning: network pods is in")
 }
 
-// An ADD accepts a configuration about which this check warns, and somebody may want it.
+// The check warns about a configuration that an ADD accepts. Somebody may want this configuration, so the advice
+// says so.
 func TestAdviceOfAWarning(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", `{"type":"bridge","isGateway":true}`)

@@ -144,7 +144,7 @@ func typeOf(raw json.RawMessage) string {
 func (v *vetter) handedDown(member json.RawMessage, outer map[string]bool, n *jsonat.Node) {
 	for _, name := range slices.Sorted(maps.Keys(granted(member))) {
 		if !outer[name] {
-			v.warn(offsetOf(n), "%s: no runtime gives it the capability %s: patchbay around it does not declare it (patchbay convert does)", typeOf(member), name)
+			v.warn(offsetOf(n), "%s: no runtime gives it the capability %s, because the plugin patchbay around it does not declare the capability (patchbay convert adds it)", typeOf(member), name)
 		}
 	}
 }

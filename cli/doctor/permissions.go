@@ -68,6 +68,6 @@ func below(dir, pattern string) (list []string) {
 	list, _ = filepath.Glob(filepath.Join(dir, pattern)) // the pattern is valid
 	return slices.DeleteFunc(list, func(path string) bool {
 		_, err := os.Stat(path)
-		return err != nil // it went meanwhile, or is a link that leads nowhere
+		return err != nil // it was removed meanwhile, or is a dangling symbolic link
 	})
 }

@@ -35,7 +35,7 @@ func ruleDrops(n *Node) (found []Finding, err error) {
 	}
 	for _, what := range by.order {
 		found = append(found, Finding{Level: level[what], What: what + " of containers of " + strings.Join(by.names[what], ", "),
-			Fix: "remove the rule, or let it pass the containers: an accept behind it, or in another table, does not overrule it"})
+			Fix: "remove the rule, or except the containers from it: an accept rule after it, or in another table, does not overrule it"})
 	}
 	return found, err
 }

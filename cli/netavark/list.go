@@ -29,9 +29,9 @@ func publishing(list *chain.List) (*chain.List, error) {
 	})
 }
 
-// withFixedIPs returns a network whose first plugin declares the capability of fixed addresses. CNI_ARGS has only one of them, and a
-// reload of a container with an address of each family asks for both. The plugins that know the capability also take it if the
-// file does not declare it.
+// withFixedIPs returns a network whose first plugin declares the capability of fixed addresses. CNI_ARGS can hold
+// only one fixed address, but a reload of a container may ask for one of each family. The plugins that know the
+// capability accept it even if the file does not declare it.
 func withFixedIPs(list *chain.List) (*chain.List, error) {
 	if declares(list, fixedIPs) || len(list.Plugins) == 0 {
 		return list, nil

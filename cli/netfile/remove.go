@@ -135,7 +135,7 @@ func (m *Remover) addresses(r *Removal, i Info) error {
 	}
 	for _, e := range entries {
 		if e.Name() != "lock" && e.Name() != "grant" && !strings.HasPrefix(e.Name(), "last_reserved_ip.") {
-			r.kept("%s: the address %s is reserved in it, and by no attachment that is known here", dir, e.Name())
+			r.kept("%s: the address %s is reserved in it, but no known attachment has this address", dir, e.Name())
 			return nil
 		}
 	}

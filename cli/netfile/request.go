@@ -125,7 +125,7 @@ func (w *wanted) coherent() error {
 	case w.Interface != "" && w.Driver != driverBridge:
 		return mistake("", "--interface-name "+w.Interface, "only a bridge has one")
 	case w.Internal && w.Driver == driverPTP:
-		return mistake("use the driver bridge", "--internal", "a ptp network has nothing but its way out")
+		return mistake("use the driver bridge", "--internal", "a ptp network has nothing but its way out, so it cannot be internal")
 	case w.Internal && w.child():
 		return mistake("use the driver bridge", "--internal", "a %s is in the network of its parent, and so not internal", w.Driver)
 	case w.Internal && w.isolate != "":
