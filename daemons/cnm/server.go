@@ -301,7 +301,7 @@ func deep(r *http.Request, method string) (context.Context, error) {
 	}
 	ctx := context.WithValue(r.Context(), depthKey{}, n)
 	if n > maxDepth && makes(method) {
-		return ctx, fmt.Errorf("%d network drivers call each other through their CNI plugins, the limit is %d: a plugin cnm or cnm-ipam uses, by its driver and options, the network that it belongs to", n, maxDepth)
+		return ctx, fmt.Errorf("%d network drivers call each other through their CNI plugins, the limit is %d: the driver and options of a plugin cnm or cnm-ipam lead back to the plugin's own network", n, maxDepth)
 	}
 	return ctx, nil
 }

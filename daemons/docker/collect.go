@@ -58,7 +58,7 @@ type collector struct {
 type Collection struct {
 	Grace time.Duration // younger objects are kept; at least 10 s, because a start takes time
 	Apply bool          // remove what is dead; otherwise only list it
-	Dry   bool          // the opposite of Apply. A driver of an earlier release does not know Apply, and removes unless this is set
+	Dry   bool          // the opposite of Apply, for drivers of earlier releases: they ignore Apply, and remove unless Dry is set
 }
 
 // Collected is the result of Collect. NotAsked says why Docker could not be asked. That is no

@@ -80,7 +80,7 @@ func newEngine(host string) (*httpEngine, error) {
 	return c, nil
 }
 
-// root returns dockerd's data root. Each daemon of a host has another one.
+// root returns dockerd's data root. No two daemons of a host share a data root.
 func (c *httpEngine) root(ctx context.Context) (string, error) {
 	var info struct{ DockerRootDir string }
 	err := c.get(ctx, "/info", &info)

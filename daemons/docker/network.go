@@ -235,7 +235,7 @@ func (n *network) everywhere(list *chain.List) error {
 	if n.isolate == "" || !spansHosts(list) || n.isolate == policyOf(list) {
 		return nil
 	}
-	return fmt.Errorf("option %s: network %s spans hosts, and the option would end at this one: create the network with `patchbayd hosts create --isolate`, and leave the option out", optIsolate, list.Name)
+	return fmt.Errorf("option %s: network %s spans hosts, and the option would have effect only on this host: create the network with `patchbayd hosts create --isolate`, and leave the option out", optIsolate, list.Name)
 }
 
 // withoutIPv4 refuses --ipv4=false if the configuration has an IPv4 range. For an IPAM plugin whose

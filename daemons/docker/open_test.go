@@ -30,9 +30,9 @@ func openNamespaces(t *testing.T) (n int) {
 	return n
 }
 
-// To remove an endpoint, even one whose creation failed, leaves no namespace open. Otherwise,
-// with thousands of containers, the driver would run out of files, and each namespace would stay
-// in the kernel.
+// After an endpoint is removed, even one whose creation failed, no namespace stays open. Otherwise,
+// with thousands of containers, the driver would run out of files, and each namespace would stay in
+// the kernel.
 func TestRemovalLeavesNothingOpen(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")

@@ -100,7 +100,7 @@ type Agent struct {
 	writtenIn     string         // the history that the mirror followed then
 	claimed       bool           // a block was claimed, and the record not written since
 	session       store.Session
-	long          store.Session                      // the session of the endpoint in the network lasting
+	long          store.Session                      // the session of the endpoint in the network _lasting
 	endSession    context.CancelFunc                 // ends the context of both sessions
 	run           string                             // how the ids of the endpoints on this session end
 	published     map[string]store.Item[store.Entry] // the endpoints that the store has on this session, by key

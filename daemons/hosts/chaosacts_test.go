@@ -63,7 +63,7 @@ func (c *cluster) pass() {
 	}
 }
 
-// passes lets 3 s pass for all sessions, as often as times says.
+// passes lets 3 s pass for all sessions, and repeats this the given number of times.
 func (c *cluster) passes(times int) {
 	for range times {
 		c.keep()

@@ -240,7 +240,7 @@ type holder struct {
 	name    string
 	seen    time.Time
 	present bool
-	lasting bool // the node's agent keeps an endpoint in the network lasting
+	lasting bool // the node's agent keeps an endpoint on a long session (network _lasting)
 	lasts   bool // that endpoint exists
 }
 

@@ -148,7 +148,7 @@ func (a *Agent) check(ctx context.Context, w *world) error {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
 		prefix := network.Name + "/" + a.self + "/"
 		items, _, err := a.opts.Store.Entries().List(ctx, prefix)
-		if cancel(); errors.Is(err, store.ErrUnreadable) { // whatever an endpoint on this session contains, put or drop handles it
+		if cancel(); errors.Is(err, store.ErrUnreadable) { // put or drop handles the endpoints of this session, also unreadable ones
 			for key := range a.published {
 				if strings.HasPrefix(key, prefix) {
 					published[key] = store.Item[store.Entry]{}

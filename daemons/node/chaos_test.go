@@ -236,8 +236,8 @@ func (c *chaosCluster) restore() {
 	}
 }
 
-// Laws implements chaos.World. Whatever the API server says, an agent keeps the routes to machines in use, for an
-// hour if lists lack them, and the network of its own pods.
+// Laws implements chaos.World. Whatever the API server says, an agent keeps the network of its own pods and the
+// routes to machines in use. If lists lack a machine, the agent keeps its route for an hour.
 func (c *chaosCluster) Laws() error {
 	var errs []error
 	for _, m := range c.machines {

@@ -132,7 +132,7 @@ func (e *events) tell(ctx context.Context, a *Agent, about topic, text string) b
 	return true
 }
 
-// topics returns what to write Events about, with their texts.
+// topics returns the topics of the Events to write, with their texts.
 func topics(mine map[plan.Reason]string, broken []policy.Problem) map[topic]string {
 	out := map[topic]string{}
 	for reason, text := range mine {

@@ -118,7 +118,7 @@ func TestForeignRouteComes(t *testing.T) {
 			p.flows("by our routes")
 			theirs := a.old(family)
 			if family == 6 {
-				theirs.Priority = 7 // before ours; one of our metric would share the packets with ours
+				theirs.Priority = 7 // preferred to our route; with our metric, both routes would share the packets
 			}
 			a.rest()
 			began := time.Now()

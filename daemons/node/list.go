@@ -56,7 +56,8 @@ func List(p paths.Paths, self string) (*Listing, error) {
 	return l, err
 }
 
-// silence is the age of a report from which the agent counts as dead. A running agent reports every minute.
+// silence is how old the last report of an agent is when the agent counts as dead. A running agent reports every
+// minute.
 const silence = 3 * reconcileEvery
 
 // Print writes a listing as a table.

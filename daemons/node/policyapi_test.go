@@ -271,7 +271,7 @@ func TestEventsOfManyPolicies(t *testing.T) {
 	}
 }
 
-// A broken policy is a problem of nodes with pods that it closes.
+// If a broken policy closes pods of a node, that node reports a problem.
 func TestPolicyBroken(t *testing.T) {
 	l := newPolicyLab(t)
 	l.pod("n1", "web-0", "app=web", webAddr)

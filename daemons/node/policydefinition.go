@@ -68,7 +68,7 @@ func (w *kindWatch) missing(ctx context.Context) error {
 	defer cancel()
 	d, err := w.findDefinition(ctx)
 	if apierrors.IsForbidden(err) && w.cluster.Empty(w.kind) {
-		d, err = w.discovered(ctx) // the role of an earlier manifest
+		d, err = w.discovered(ctx) // the role is from an earlier manifest and lacks the right
 	}
 	switch {
 	case err != nil:

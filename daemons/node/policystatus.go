@@ -62,7 +62,7 @@ type policyStatus struct {
 	touches     prometheus.Counter
 	asks        prometheus.Counter // requests that failed
 
-	telling atomic.Bool // followed has been called, and will tell
+	telling atomic.Bool // a goroutine of followed will report
 
 	mu      sync.Mutex
 	program *programStatus

@@ -58,7 +58,7 @@ func TestTransportChangesWireGuard(t *testing.T) {
 // rekeyTimeout is the time after which WireGuard repeats a handshake that had no answer.
 const rekeyTimeout = 5 * time.Second
 
-// changes changes the transport of two nodes back and forth.
+// changes switches the transport of two nodes back and forth.
 func changes(t *testing.T, one, other mesh.Transport) {
 	a, b := newLiveNodes(t)
 	for _, n := range []*liveNode{a, b} {

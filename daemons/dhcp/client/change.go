@@ -115,7 +115,8 @@ func sameRoute(a, b spec.Route) bool {
 	return a.Dst == b.Dst && a.GW == b.GW && a.Priority == b.Priority
 }
 
-// via returns a route with its next hop. If the route names none, via gives it the grant's, as the plugins do.
+// via returns a route with its next hop. If the route has none, via sets the gateway of the lease, as the plugins
+// do.
 func (g *Lease) via(r spec.Route) spec.Route {
 	switch {
 	case r.OnLink():

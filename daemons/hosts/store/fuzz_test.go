@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzDecode reads any content of an engine. It is an object of its key that can be stored again,
-// or it is unreadable.
+// FuzzDecode decodes any content of an engine. Either decode returns an error, or the object has
+// the content's key and can be stored again.
 func FuzzDecode(f *testing.F) {
 	for _, object := range []Object{
 		Network{Name: "n", Plugins: nil}, Node{ID: "n"}, Block{Network: "n"}, Entry{Network: "n", Node: "h", ID: "e"},

@@ -55,7 +55,7 @@ func (s Settings) Mesh() mesh.Self {
 
 // Plan is the desired state of the node.
 type Plan struct {
-	Ready    bool // the node has an address and podCIDRs; else only Problems counts
+	Ready    bool // the node has an address and podCIDRs; if false, only Problems is valid
 	Self     mesh.Self
 	Peers    []mesh.Peer
 	Network  podnet.Network // without an MTU

@@ -26,7 +26,7 @@ type Attached struct {
 //   - A pod of this node in the API gets the addresses of the attachments with its UID.
 //   - A static pod has another UID in the API. It is known by its name and one of its addresses.
 //   - Any other attachment becomes a pod, Unknown if the configuration gave no labels.
-//   - An address of an attachment belongs to no other pod: what the API shows of it is old.
+//   - An address of an attachment belongs to no other pod: if the API shows one, that pod is old.
 func (c *Cluster) Attach(list []Attached) {
 	list = slices.DeleteFunc(slices.Clone(list), func(a Attached) bool { return a.Namespace == "" || len(a.Addresses) == 0 })
 	slices.SortFunc(list, Attached.compare)

@@ -109,8 +109,8 @@ var good = map[Kind]string{
 	ClusterNetworkPolicies: `{"metadata":{"name":"t"},"spec":{"tier":"Admin","subject":{"namespaces":{"matchLabels":{"team":"b"}}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}}`,
 }
 
-// Each of these objects has a name, and a part that cannot be read. What it may concern is closed, and
-// one problem has the object, until the object can be read or is deleted.
+// Each of these objects has a name, and a part that cannot be read. Until the object can be read or is
+// deleted, one problem names it, and the pods that it may concern are closed.
 func TestBrokenObjects(t *testing.T) {
 	for kind, broken := range map[Kind]struct{ object, json string }{
 		Pods:                   {"pod x/a", `{"metadata":{"labels":{"app":1},"namespace":"x","name":"a"},"spec":{"nodeName":"n1"},"status":{"podIP":"10.1.1.1"}}`},

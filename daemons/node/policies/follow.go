@@ -39,7 +39,7 @@ func (c *Cluster) Follow(ctx context.Context, w Wait, before func(), do func(*po
 		began := time.Now()
 		var s policy.State
 		if before(); !c.state(&s) {
-			continue // the list of another kind will be a change
+			continue // a kind is not listed yet: its list will signal a change
 		}
 		err := do(&s)
 		c.giveBack()
@@ -54,7 +54,7 @@ func (c *Cluster) Wake() { resident.Signal(c.changed) }
 type burst struct {
 	Wait
 	changed <-chan struct{}
-	owed    time.Duration // rest for the calls of do, at the end of the last one
+	owed    time.Duration // how long to rest after the calls of do, as of the end of the last call
 	ended   time.Time
 	retry   time.Duration // 0: the last call worked
 }

@@ -138,7 +138,7 @@ func (t *table[T]) list(all iter.Seq2[[]byte, error]) (apply func() bool, err er
 type listing[T any] struct {
 	seen  []bool // of the values that were known before
 	items []item[T]
-	late  map[key]bool // of the items, which come after what was known before
+	late  map[key]bool // the keys of items; items come after the values that were known before
 	wrong map[key]string
 }
 

@@ -55,7 +55,7 @@ func OpenAgent(ctx context.Context, address, listen string) (*Engine, error) {
 		_, err = o.TLS.serverConfig(nil)
 	}
 	if err == nil && !strings.HasPrefix(address, "file://") {
-		err = fmt.Errorf("the store is not of this host: it is %s", withoutPassword(address))
+		err = fmt.Errorf("this host can only serve its own store (file://), and the store is %s", withoutPassword(address))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("serve the store at %q: %w", listen, err)

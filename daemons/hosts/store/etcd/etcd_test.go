@@ -183,8 +183,8 @@ func compact(t testing.TB, s *Engine) {
 	}))
 }
 
-// again repeats a change until etcd confirms it. An etcd that dies may have made the change
-// without an answer.
+// again repeats a change until etcd confirms it. An etcd that dies before it answers may have made
+// the change.
 func again(t testing.TB, change func() error) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
