@@ -172,7 +172,7 @@ func TestAcceptNew(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// Without a bridge each address is accepted by itself. Only its owner removes the rule: by DEL,
+// Without a bridge, each address has its own accept rule. Only its owner removes the rule: by DEL,
 // with or without its record, or by GC.
 func TestSingleAddresses(t *testing.T) {
 	n, before := dropping(t)

@@ -23,7 +23,7 @@ import (
 
 const (
 	policyPlugin = "policy"
-	withPolicy   = "fastPath and the plugin policy exclude each other: packets of established connections would pass no network policy"
+	withPolicy   = "fastPath and the plugin policy exclude each other: packets of established connections would bypass the network policies"
 	noBridge     = "fastPath needs a bridge that has the container's gateway: other links would have to join the flowtable at each ADD"
 )
 

@@ -99,7 +99,7 @@ func hadFormerBefore(p paths.Paths, addrs []netip.Addr) bool {
 	return noted(p, addrs, func(s stamp) bool { return s != 0 && err != nil || s.isBefore(runs, now) })
 }
 
-// noted reports whether the function is returns true for the stamp of an address.
+// noted reports whether the stamp of an address fulfils the condition is.
 func noted(p paths.Paths, addrs []netip.Addr, is func(stamp) bool) bool {
 	f, err := os.OpenFile(formerFile(p), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {

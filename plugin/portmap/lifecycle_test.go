@@ -105,7 +105,8 @@ func restore(t *testing.T) {
 	}
 }
 
-// The record is lost or cannot be read. DEL works from the firewall and the configuration.
+// The record is lost or cannot be read. DEL finds what to remove in the firewall and the
+// configuration.
 func TestDelWithoutRecord(t *testing.T) {
 	for _, tc := range []struct {
 		name string
