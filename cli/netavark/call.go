@@ -18,7 +18,7 @@ import (
 type call struct {
 	ContainerID string  `json:"container_id"`
 	Name        string  `json:"container_name"` // of a pod's container, the name of the pod
-	Ports       []port  `json:"port_mappings"`  // all of the container's, on each of its networks
+	Ports       []port  `json:"port_mappings"`  // each network gets all ports of the container
 	Network     network `json:"network"`
 	Wanted      wanted  `json:"network_options"`
 }

@@ -156,7 +156,7 @@ func TestFastPathRebuilt(t *testing.T) {
 	if err := c.Rebuild(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	fastPaths(c, "cni0", "wan0") // as repair does for a fact: Rebuild does not know the devices
+	fastPaths(c, "cni0", "wan0") // Rebuild does not know the devices, so repair adds them for each fact
 	commit(t, c)
 	if after := nftTool(t, "list", "ruleset"); sorted(after) != sorted(before) {
 		t.Errorf("without its flowtable, restored:\n%s\nbefore:\n%s", after, before)

@@ -195,7 +195,8 @@ func TestObjectsWithoutAName(t *testing.T) {
 	}
 }
 
-// TestLosses breaks the watch of a kind. What is known stays, and the loss has the time of its begin.
+// TestLosses breaks the watch of a kind. Known objects stay, and the loss has the time at which it
+// began.
 func TestLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, started := New("n1"), time.Now()

@@ -31,8 +31,8 @@ type secrets struct {
 	ca, password string
 }
 
-// secrets reads the files, except the file of the password. The file of the password may be a
-// pipe, and was read before.
+// secrets reads the files, except that of the password: it may be a pipe, and Options.Password
+// already has its content.
 func (o *Options) secrets() (s secrets, err error) {
 	s.password = o.Password
 	s.tls, s.ca, err = o.TLS.config()
