@@ -61,6 +61,11 @@ func (e Element) same(o Element) bool {
 	return e.SameKey(o) && bytes.Equal(e.Data, o.Data) && ok1 == ok2 && (!ok1 || mine == theirs)
 }
 
+// equal reports whether nothing differs that String shows.
+func (e Element) equal(o Element) bool {
+	return e.SameKey(o) && bytes.Equal(e.Data, o.Data) && e.Comment == o.Comment
+}
+
 // SameKey reports whether two elements have the same set and key.
 func (e Element) SameKey(o Element) bool {
 	return e.Set == o.Set && bytes.Equal(e.Key, o.Key) && bytes.Equal(e.KeyEnd, o.KeyEnd)

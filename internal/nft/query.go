@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -60,25 +61,45 @@ func (f *found) read(got []netlink.Message) error {
 	return nil
 }
 
-// List returns all elements of a set in any order; 20,000 elements take 139 ms. GC, repair and
+// List returns all elements of a set in any order; 20,000 elements take 139 ms for each reading (list). GC, repair and
 // doctor use it, and so do operations on the sets of networks, which are small. For a missing
-// table or set it returns none. While other processes write, a listing may be inconsistent;
-// after five tries List returns the last one.
+// table or set it returns none.
 func (c *Conn) List(set string) ([]Element, error) {
 	spec, ok := specOf(set)
 	if !ok {
 		return nil, fmt.Errorf("list %s: no such set", set)
 	}
-	for try := 1; ; try++ {
-		msgs, err := c.list(spec.element(nil))
+	return settled(func() ([]Element, bool, error) {
+		msgs, err := c.dump(spec.element(nil))
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		changed := func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
-		if try == 5 || !slices.ContainsFunc(msgs, changed) {
-			return liveElements(msgs)
+		list, err := liveElements(msgs)
+		return list, len(msgs) < 2 && !interrupted(msgs), err
+	}, Element.equal)
+}
+
+// settled reads until an answer is whole, or two in a row are the same. After five readings it returns the last one, because
+// other programs may write all the time.
+//
+// The kernel says so if a commit changed what it listed (interrupted). Nothing says that a set changed without a commit: the kernel
+// enlarges a hash table after the commit that filled it, and removes expired elements at any time. It sends a large set in parts, and
+// counts the elements from the beginning for each part. If they have moved meanwhile, it sends some twice, and others not
+// at all (nft_rhash_walk_ro, also in Linux 6.18). So only a set in one part is whole.
+func settled[T any](read func() (list []T, whole bool, err error), same func(a, b T) bool) ([]T, error) {
+	var before []T
+	for try := 1; ; try++ {
+		list, whole, err := read()
+		if err != nil || whole || try == 5 || try > 1 && slices.EqualFunc(before, list, same) {
+			return list, err
 		}
+		before = list
 	}
+}
+
+// interrupted reports whether a commit changed what was listed.
+func interrupted(msgs []netlink.Message) bool {
+	return slices.ContainsFunc(msgs, func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 })
 }
 
 // liveElements decodes a listing. It omits elements that are being removed.
@@ -248,13 +269,21 @@ func (c *Conn) ask(what []query, read func(i int, answer []netlink.Message) erro
 	return nil
 }
 
-// list reads all objects that a query asks for. If the table, chain or set is missing, it
+// list reads all objects that a query asks for, but not the elements of a set (List). If the table, chain or set is missing, it
 // returns none.
+func (c *Conn) list(q query) ([]netlink.Message, error) {
+	return settled(func() ([]netlink.Message, bool, error) {
+		msgs, err := c.dump(q)
+		return msgs, !interrupted(msgs), err
+	}, func(a, b netlink.Message) bool { return bytes.Equal(a.Data, b.Data) })
+}
+
+// dump reads all objects that a query asks for, once.
 //
 // The kernel sends a long answer in parts. For each part it walks through the objects from the
 // beginning. A part is as large as the largest buffer that the kernel has seen on the socket, and at
 // most 32 KiB, so the buffer has this size (makeRoom).
-func (c *Conn) list(q query) ([]netlink.Message, error) {
+func (c *Conn) dump(q query) ([]netlink.Message, error) {
 	m := q.message(netlink.Dump)
 	if err := c.dial(); err != nil {
 		return nil, err

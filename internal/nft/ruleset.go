@@ -171,7 +171,10 @@ func (t *Table) readSet(set string) ([]Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := c.GetSetElements(s)
+	list, err := settled(func() ([]nftables.SetElement, bool, error) {
+		list, err := c.GetSetElements(s)
+		return list, len(list) == 0, err
+	}, sameMember)
 	forOthers := func(e nftables.SetElement) bool { return len(e.Key) == 0 }
 	if err != nil || slices.ContainsFunc(list, forOthers) {
 		return nil, err
@@ -191,6 +194,10 @@ func (t *Table) readSet(set string) ([]Member, error) {
 		members = append(members, m)
 	}
 	return members, nil
+}
+
+func sameMember(a, b nftables.SetElement) bool {
+	return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd) && a.IntervalEnd == b.IntervalEnd
 }
 
 func member(e nftables.SetElement, high []byte) Member {

@@ -51,19 +51,6 @@ func TestPortsCostTheSame(t *testing.T) {
 	}
 }
 
-// awaitElements waits until the kernel lists so many elements. A list right after the commit once lacked 146 of 10,000, perhaps
-// because the kernel was enlarging the set's hash table; why is not known.
-func awaitElements(t *testing.T, want int) {
-	t.Helper()
-	var got int
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if got = elements(t); got >= want {
-			return
-		}
-	}
-	t.Errorf("%d elements, want %d", got, want)
-}
-
 // costs returns what a port costs in each call that publishes n ports, in processor time.
 func costs(t *testing.T, web *node.Container, n int) map[string]time.Duration {
 	t.Helper()
@@ -78,7 +65,9 @@ func costs(t *testing.T, web *node.Container, n int) map[string]time.Duration {
 			each[fmt.Sprintf("%s %s %s", protocol, a.network, verb)] = (processorTime(t) - begin) / time.Duration(n)
 		}
 		run(one, spec.Add)
-		awaitElements(t, left+2*n)
+		if got := elements(t) - left; got < 2*n {
+			t.Errorf("%d elements for %d ports", got, n)
+		}
 		run(one, spec.Check)
 		run(two, spec.Add)
 		run(two, spec.Del)
