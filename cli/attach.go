@@ -16,6 +16,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -163,10 +164,9 @@ func (c *addCommand) Execute([]string) error {
 	return err
 }
 
-// outside adds the reason why host-local does not give an address. It keeps host-local's text, for which
-// other programs search.
+// outside adds why host-local does not give an address.
 func outside(err error, network string) error {
-	if err == nil || hintOf(err) != "" || !strings.Contains(err.Error(), "failed to allocate all requested IPs") {
+	if err == nil || hintOf(err) != "" || !strings.Contains(err.Error(), ipam.NoRange) {
 		return err
 	}
 	return hinted(err, "no range of the network has this address: patchbay network inspect %s shows its subnets", network)

@@ -92,10 +92,14 @@ func (a *allocation) all() ([]Grant, error) {
 		leases = append(leases, Grant{netip.PrefixFrom(addr, r.Subnet.Bits()), r.Gateway})
 	}
 	if len(a.wanted) > 0 {
-		return nil, fmt.Errorf("failed to allocate all requested IPs:%s", list(a.wanted))
+		return nil, fmt.Errorf("%s:%s", NoRange, list(a.wanted))
 	}
 	return leases, nil
 }
+
+// NoRange begins the message of the error for a requested address that is in no range, as the reference's host-local writes
+// it. The error of a plugin that was executed has nothing but its message.
+const NoRange = "failed to allocate all requested IPs"
 
 func list(addrs []netip.Addr) string {
 	var b strings.Builder
