@@ -27,7 +27,8 @@ func TestNoFetchesInTests(t *testing.T) {
 		"scripts/tag", "scripts/rehearse", // of a release
 		"test/labs/vm/vm",             // its part of setup
 		"test/labs/kubetest/kubetest", // its part of setup
-		"test/labs/podman/podman",     // its part of setup
+		"test/labs/release/release",   // its part of setup
+		"scripts/apt-of",              // what the last three fetch with
 		"scripts/try-package",         // rpm, in a Debian that is thrown away
 		".ci/forge",                   // what a runner lacks for scripts/fresh
 		"repo_fetch_test.go",
@@ -60,7 +61,7 @@ func TestNothingOutside(t *testing.T) {
 		"docs/plugins/cnm.md": {"/containers", "/networks"}, "docs/hosts.md": {"/patchbay"}, "docs/beside.md": {"/patchbay"}, // of a server
 		// of another root directory
 		"scripts/fresh": {"/src", "/release"}, "scripts/try-package": {"/src", "/release"}, "scripts/release-test": {"/release"}, "scripts/test-kernel": {"/work"},
-		"test/labs/podman/podman": {"/home"}, "test/labs/vm/vm": {"/work"},
+		"test/labs/podman/podman": {"/home"}, "test/labs/release/release": {"/home"}, "test/labs/vm/vm": {"/work"},
 	}
 	for _, path := range append(sources(t), pages(t)...) {
 		data, err := os.ReadFile(path)

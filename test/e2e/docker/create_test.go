@@ -54,13 +54,13 @@ func overlap(l *lab.Lab) {
 	l.Eventually("docker network create", func() bool { return len(made) == 1 })
 	switch err := <-made; {
 	case err == nil:
-	case l.Kind == "old" && strings.Contains(err.Error(), "use --subnet"):
+	case l.API < docker28 && strings.Contains(err.Error(), "use --subnet"):
 		l.Docker(ourIPAM("overnet", "--subnet", "10.88.0.0/24", "overnet")...)
 	default:
 		l.Fatal(err)
 	}
 	shown := l.Docker("network", "inspect", "overnet", "--format", "{{json .IPAM.Config}}")
-	gateway := l.Kind == "new" // before, Docker shows only the user's values
+	gateway := l.API >= docker28 // before, Docker shows only the user's values
 	if !strings.Contains(shown, `"10.88.0.0/24"`) || gateway && !strings.Contains(shown, `"10.88.0.1"`) {
 		l.Errorf("inspect shows %s", shown)
 	}

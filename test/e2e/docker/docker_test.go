@@ -5,6 +5,7 @@ package docker
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,6 +32,16 @@ func TestOld(t *testing.T) { scenarios(t, "old") }
 
 // TestNew runs the scenarios with the current dockerd.
 func TestNew(t *testing.T) { scenarios(t, "new") }
+
+// docker28 is the version of the API since which a network may have no IPv4 and an endpoint a priority of its gateway.
+const docker28 = 48
+
+// TestReleases runs the scenarios with the dockerds of other releases of Debian that PATCHBAY_DOCKER names, as `make matrix` does.
+func TestReleases(t *testing.T) {
+	for _, kind := range strings.Fields(os.Getenv("PATCHBAY_DOCKER")) {
+		t.Run(kind, func(t *testing.T) { scenarios(t, kind) })
+	}
+}
 
 // TestNFTables runs the current dockerd with its nftables backend.
 func TestNFTables(t *testing.T) {
@@ -102,7 +113,7 @@ func twoContainers(l *lab.Lab) {
 		if !both || !counted.MatchString(in) || !counted.MatchString(out) {
 			l.Errorf("%s: stats count %q in, %q out", network, in, out)
 		}
-		if l.Kind == "new" && network == "podnet" {
+		if l.API >= docker28 && network == "podnet" {
 			tuned(l, "c1")
 		}
 		l.Remove("c1", "c2")

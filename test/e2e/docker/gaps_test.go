@@ -72,7 +72,7 @@ func dnsAndLabels(l *lab.Lab) {
 	if got := l.Exec("c1", "cat", "/etc/resolv.conf"); got == want || !strings.Contains(got, "nameserver") {
 		l.Errorf("disconnected: %q, was %q", got, before)
 	}
-	if l.Kind == "old" {
+	if l.API < docker28 {
 		if text := l.Refused(run...); !strings.Contains(text, "need Docker 28") {
 			l.Errorf("before 28: %s", text)
 		}
@@ -95,7 +95,7 @@ func onePlugin(l *lab.Lab) {
 	l.Docker("run", "-d", "--name", "c1", "--network", "packednet", "-p", "8082:80", "bb", "httpd", "-f", "-p", "80")
 	defer l.Remove("c1")
 	l.Fetch(l.Outside(), lab.Host4, "8082")
-	if got := l.Exec("c1", "cat", "/proc/sys/net/core/somaxconn"); l.Kind == "new" && got != "777" {
+	if got := l.Exec("c1", "cat", "/proc/sys/net/core/somaxconn"); l.API >= docker28 && got != "777" {
 		l.Errorf("somaxconn is %s", got)
 	}
 }
@@ -105,7 +105,10 @@ func onePlugin(l *lab.Lab) {
 func noGateway(l *lab.Lab) {
 	l.Docker("network", "create", "-d", "patchbay", "-o", "cni.network=flatnet", "--subnet", "10.83.0.0/24", "flatnet")
 	defer l.Docker("network", "rm", "flatnet")
-	want := map[string]string{"old": "10.83.0.2", "new": "10.83.0.1"}[l.Kind]
+	want := "10.83.0.2"
+	if l.API >= docker28 {
+		want = "10.83.0.1"
+	}
 	l.Start("c1", "flatnet")
 	defer l.Remove("c1")
 	if got := l.Inspect("c1", "flatnet", "IPAddress"); got != want {

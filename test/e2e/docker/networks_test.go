@@ -26,7 +26,7 @@ func sixOnly(l *lab.Lab) {
 	text := `{"cniVersion":"1.1.0","name":"sixnet","plugins":[{"type":"bridge","bridge":"cni6","isGateway":true,"ipMasq":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"fd66::/64"}]],"routes":[{"dst":"::/0"}]}},
 		{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
-	if l.Kind == "new" {
+	if l.API >= docker28 {
 		l.Conf("sixnet", text)
 		l.Post("/networks/create", map[string]any{"Name": "sixnet", "Driver": "patchbay", "IPAM": map[string]string{"Driver": "null"},
 			"Options": map[string]string{"cni.network": "sixnet"}, "EnableIPv4": false, "EnableIPv6": true})
@@ -42,14 +42,14 @@ func sixOnly(l *lab.Lab) {
 		l.Errorf("IPv4 addresses: %s", got)
 	}
 	l.Ping("c2", l.Inspect("c1", "sixnet", "GlobalIPv6Address"))
-	if l.Kind == "new" {
+	if l.API >= docker28 {
 		l.Ping("c2", "c1")
 		l.Ping("c2", lab.Outside6)
 	}
 	l.Fetch(l.Outside(), lab.Host6, "8080")
 	l.Remove("c1", "c2")
 	l.Docker("network", "rm", "sixnet")
-	if l.Kind == "old" {
+	if l.API < docker28 {
 		l.Docker("network", "rm", "docker_gwbridge")
 	}
 }
@@ -88,7 +88,7 @@ func gateways(l *lab.Lab) {
 	l.Docker("create", "--name", "c1", "--network", "podnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
 	first, second := gateway{"podnet", 91}, gateway{"ptpnet", 93}
 	connect := func(network string) { l.Docker("network", "connect", network, "c1") }
-	if l.Kind == "new" {
+	if l.API >= docker28 {
 		connect = func(network string) {
 			l.Post("/networks/"+network+"/connect", map[string]any{"Container": "c1", "EndpointConfig": map[string]int{"GwPriority": 10}})
 		}

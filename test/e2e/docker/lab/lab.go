@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -41,7 +42,8 @@ type Lab struct {
 
 // node is the state that all tests of a lab share.
 type node struct {
-	Kind      string
+	Kind      string   // old, new, trixie or sid, as test/labs/docker has them
+	API       int      // the minor version of the API that dockerd speaks: Docker 20.10 has 41, 26 has 45, 28 has 48 or more
 	Args      []string // of dockerd
 	name      string
 	Plugins   string // our plugin directory
@@ -66,6 +68,10 @@ func New(t testing.TB, o Options) *Lab {
 	}
 	t.Cleanup(func() { l.lab("down", o.Name) })
 	l.Up(o.Args...)
+	version := l.Docker("version", "--format", "{{.Server.APIVersion}}")
+	if _, err := fmt.Sscanf(version, "1.%d", &l.API); err != nil {
+		t.Fatalf("dockerd speaks version %q: %v", version, err)
+	}
 	l.furnish()
 	if !o.Late {
 		l.StartDriver()
