@@ -67,7 +67,7 @@ bench: setup ## beside the reference plugins; writes docs/bench
 	scripts/bench-kernel
 
 install: build
-	bin/patchbay install $(CNI_BIN)
+	bin/patchbay install --backup $(CNI_BIN).before $(CNI_BIN)
 
 matrix: ## other kernels, arm64, and runtimes of Debian's other releases; writes docs/tested.md
 	scripts/setup matrix

@@ -130,9 +130,8 @@ func checkFamilies(asked []cnm.PortBinding, network string, has []netip.Prefix) 
 	return nil
 }
 
-// start returns where the search for a port begins. For a range it is the first port, as in
-// Docker. Otherwise it is a random port. After each failed try, the search begins one port
-// further.
+// start returns the offset in first to last at which the search for a port begins. For a range it is the number of the
+// try, so the first try begins at the first port, as in Docker. If the binding names no port, the offset is random in each try.
 func start(b cnm.PortBinding, first, last uint16, try int) int {
 	size := int(last) - int(first) + 1
 	if b.HostPort == 0 {

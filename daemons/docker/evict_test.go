@@ -124,8 +124,8 @@ func (n *node) rebooted(c *container, lease, boot string) {
 	}
 }
 
-// dockerd before Docker 28 and the driver were killed between Join and the container's start. For
-// a minute dockerd leaves a file at the path of the sandbox.
+// A dockerd before Docker 28 and the driver were killed between Join and the container's start. The restarted dockerd
+// keeps a file at the sandbox's path for a minute.
 func TestEvictInterrupted(t *testing.T) {
 	n := newNode(t, portNet)
 	n.old = true

@@ -54,7 +54,7 @@ const (
 	mostNew     = 10               // Events of the policies of one namespace within newEvent: each is a request to the API server
 )
 
-// wake returns the function that makes tend look at the problems.
+// wake forgets which Events were sent, and returns the function that makes the loop of tend read the problems at once.
 func (e *events) wake() func() {
 	e.signal, e.sent = make(chan struct{}, 1), map[topic]sent{}
 	return func() { resident.Signal(e.signal) }

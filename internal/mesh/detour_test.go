@@ -135,8 +135,8 @@ func (u sourced) tests(within context.Context, h, peer *host) (detours map[netip
 	return detours
 }
 
-// A peer whose agent does not run, or is too old to have the address, has no result. If the agent starts
-// after the direct route failed, and before the tunnel is tried, the peer needs no detour.
+// The test of a peer whose agent does not run, or is too old to have the address, has no result. If that agent starts between
+// the test of the direct route and the test of the tunnel, the peer must not count as reachable only through the tunnel.
 func TestNoDetour(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)

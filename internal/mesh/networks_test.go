@@ -18,7 +18,7 @@ import (
 )
 
 // networks are the networks 10.40.0.0/16 and fd40::/16, 10.41.0.0/16 and fd41::/16, and so on. Every host has
-// a block of each, and a bridge in those that it has joined, as the hosts of `patchbayd hosts`.
+// a block of each network, and a bridge for each network that it has joined, like the hosts of `patchbayd hosts`.
 type networks struct {
 	*testing.T
 	setup

@@ -23,8 +23,8 @@ type Conf struct {
 	Bridge string `json:"bridge"`
 
 	// IsGateway gives the bridge an address in each of the container's subnets and switches
-	// forwarding on. The address is IPAM's gateway or, if IPAM gives none, the first address.
-	// Reference: IPv6 addresses of the bridge wait for duplicate address detection.
+	// forwarding on. The address is IPAM's gateway or, if IPAM gives none, the first address of that
+	// subnet. Reference: IPv6 addresses of the bridge wait for duplicate address detection.
 	IsGateway bool `json:"isGateway"`
 
 	// IsDefaultGateway sets isGateway and adds a default route of each family, unless IPAM gives

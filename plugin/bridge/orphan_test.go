@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A container comes back under its id right after a crash. The kernel deletes the links of the
-// old namespace only later, here never, because a process has the namespace open. The old links
-// do not block the new container.
+// A container comes back under its id right after a crash. The kernel deletes the links of the old
+// namespace some time later. Here it never does, because a process has the namespace open. The old
+// links do not block the new container.
 func TestBackAfterACrash(t *testing.T) {
 	for again, conf := range map[string]string{
 		"/run/netns/elsewhere": dual,

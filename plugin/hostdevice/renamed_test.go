@@ -38,8 +38,8 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// Another network failed to give the container another device under the same name. The DEL of
-// that network leaves this device alone.
+// The ADD of a second network failed, because its device would have had the name of the first network's device. The DEL of
+// the second network leaves the first one's device in the container.
 func TestOtherNetworkLeavesIt(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)

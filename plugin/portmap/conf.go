@@ -76,7 +76,7 @@ type PortMapping struct {
 
 	// HostIP limits the mapping to one address of the host. 0.0.0.0 means every IPv4 address, ::
 	// every IPv6 address; ::1, broadcast and multicast addresses are refused. Default: every local
-	// address. Reference: accepts garbage for IPv6, and these, which never work.
+	// address. Reference: accepts any text for IPv6, and such addresses, which never work.
 	HostIP string `json:"hostIP"`
 }
 

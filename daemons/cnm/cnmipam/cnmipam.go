@@ -241,7 +241,7 @@ func (i *ipam) endOld(ctx context.Context, a *remote.DriverState) error {
 }
 
 // releaseAll releases every address. If the driver did not answer some of the calls, releaseAll
-// returns the error of the first of them. An error that the driver answered is only a warning.
+// returns the error of the first of them. An error in a driver's answer causes only a warning.
 func (i *ipam) releaseAll(ctx context.Context, a *remote.DriverState) error {
 	if len(a.Addresses) == 0 || i.away != nil {
 		return i.away

@@ -59,7 +59,7 @@ func (f *followed) programs() (at []time.Duration, pods []int) {
 	return slices.Clone(f.at), slices.Clone(f.pods)
 }
 
-// follow runs a test in a bubble. The Cluster has been listed, and its first program made.
+// follow runs a test in a bubble of the package synctest, after the Cluster was listed and its first program made.
 func follow(t *testing.T, c *Cluster, test func(f *followed)) { followWith(t, c, wait, test) }
 
 func followWith(t *testing.T, c *Cluster, w Wait, test func(f *followed)) {
