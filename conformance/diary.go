@@ -23,6 +23,7 @@ type Step struct {
 // Call is one call of the plugin.
 type Call struct {
 	Program string   `json:"program,omitempty"` // path; empty if the plugin ran in the suite's process
+	Args    []string `json:"args,omitempty"`    // of a runtime's command; a plugin has none
 	Env     []string `json:"env"`               // the variables of the call, as K=V
 	Stdin   string   `json:"stdin"`
 	Stdout  string   `json:"stdout"`

@@ -147,15 +147,21 @@ func Shell(steps []conformance.Step) string {
 
 func callLine(c *conformance.Call) string {
 	var b strings.Builder
-	b.WriteString("printf %s " + quote(c.Stdin) + " |")
+	if len(c.Args) == 0 { // a plugin
+		b.WriteString("printf %s " + quote(c.Stdin) + " | ")
+	}
 	for _, kv := range c.Env {
 		key, value, _ := strings.Cut(kv, "=")
-		b.WriteString(" " + key + "=" + quote(value))
+		b.WriteString(key + "=" + quote(value) + " ")
 	}
 	if c.Killed {
-		fmt.Fprintf(&b, " timeout -s KILL %.4f", c.Milliseconds/1000)
+		fmt.Fprintf(&b, "timeout -s KILL %.4f ", c.Milliseconds/1000)
 	}
-	b.WriteString(" " + quote(c.Program) + "\n")
+	b.WriteString(quote(c.Program))
+	for _, arg := range c.Args {
+		b.WriteString(" " + quote(arg))
+	}
+	b.WriteString("\n")
 	fmt.Fprintf(&b, "# exit %d", c.Exit)
 	for _, out := range []struct{ name, text string }{{"stdout", c.Stdout}, {"stderr", c.Stderr}} {
 		if text := strings.Join(strings.Fields(out.text), " "); text != "" {
