@@ -108,6 +108,8 @@ func TestWhoStartsPrograms(t *testing.T) {
 		"cli/again.go":            "waits for this program, run again",
 		"internal/apart/apart.go": "this program again, in new namespaces",
 
+		"conformance/runtimes/run.go": "the command the user typed, which reaches the runtime under test",
+
 		"daemons/cli/install.go":     "systemctl of patchbayd docker install, with fixed arguments and no shell",
 		"daemons/cli/nodeinstall.go": "patchbay install, the program beside this one",
 		"cli/gc/programs.go":         "the operator's gc and doctor: crictl, podman, docker, iptables-legacy, patchbayd, with fixed arguments and no shell",
