@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command patchbay-conformance tests CNI plugins of any project and in any language.
+// Command patchbay-conformance tests CNI plugins and container runtimes of any project and in any language.
 package main
 
 import (

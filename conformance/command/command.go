@@ -10,17 +10,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/jessevdk/go-flags"
 
 	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/conformance/runtimes"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
 // These are the exit codes, which docs/conformance.md lists.
 const (
 	exitOK     = 0
-	exitFailed = 1 // a plugin breaks a rule
+	exitFailed = 1 // a rule is broken
 	exitUsage  = 2
 	exitUntold = 3 // something could not be tested
 )
@@ -30,16 +32,17 @@ const program = "patchbay-conformance"
 // mark is the environment variable of the process in the new namespaces.
 const mark = "PATCHBAY_CONFORMANCE_APART"
 
-const about = `Test CNI plugins of any project, in any language, against the specification and
-against what makes users suffer.
+const about = `Test CNI plugins and container runtimes of any project, in any language, against the
+specification and against what makes users suffer.
 
   patchbay-conformance init --plugin ./my-plugin --config my.conf >subject.json
   patchbay-conformance run --plugin ./my-plugin --config subject.json
   patchbay-conformance run --dir /opt/cni/bin --html report.html
+  patchbay-conformance runtime -- ./calls-my-runtime
 
 Plugins run in new namespaces with an empty /run and /var/lib: nothing touches this
 machine's network. An ordinary user can run it where user namespaces are allowed.
-The exit status is 0 if all is well, 1 if a plugin breaks a rule, 2 for a mistake on
+The exit status is 0 if all is well, 1 if a rule is broken, 2 for a mistake on
 the command line, and 3 if something could not be tested.`
 
 // app is the state of the process that every command shares.
@@ -62,8 +65,11 @@ func usage(hint, format string, args ...any) error {
 	return &failure{error: fmt.Errorf(format, args...), hint: hint, code: exitUsage}
 }
 
-// Main runs a command line and returns the exit status.
+// Main runs a command line and returns the exit status. Under the name of a recorder it is a plugin, which has no arguments.
 func Main(args []string, stdout, stderr io.Writer) int {
+	if runtimes.Recorder(os.Args[0]) {
+		return runtimes.Record()
+	}
 	a := &app{args: args, stdout: stdout, stderr: stderr}
 	if len(args) == 0 {
 		a.args = []string{"--help"}
@@ -80,6 +86,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}{
 		{"init", "Ask a plugin what it is, and print the subject", initLong, &initCommand{app: a}},
 		{"run", "Run the rules", runLong, &runCommand{app: a}},
+		{"runtime", "Run the rules for a container runtime", runtimeLong, &runtimeCommand{app: a}},
 		{"list", "Print the rules", "Print every rule with its level and its source.", &listCommand{app: a}},
 		{partName, "", "", &partCommand{app: a}},
 	} {
@@ -123,8 +130,9 @@ func (a *app) report(err error) int {
 
 // listCommand prints the rules.
 type listCommand struct {
-	app  *app
-	JSON bool `long:"json" description:"print a JSON array"`
+	app     *app
+	JSON    bool `long:"json" description:"print a JSON array"`
+	Runtime bool `long:"runtime" description:"the rules for container runtimes"`
 }
 
 // Execute prints the rules.
@@ -132,6 +140,9 @@ func (c *listCommand) Execute([]string) error {
 	rules, err := conformance.Rules(conformance.Contract())
 	if err != nil {
 		return err
+	}
+	if c.Runtime {
+		rules = runtimes.Rules()
 	}
 	if c.JSON {
 		return printJSON(c.app.stdout, rules)

@@ -8,10 +8,17 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/patchbay-net/patchbay/cli"
+	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){program: func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }})
+	main := func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
+	testscript.Main(m, map[string]func(){
+		program: main, "recorder-1": main, "recorder-2": main, "recorder-3": main, // links to the program, whose names say what it is
+		"patchbay": func() { os.Exit(cli.Main(all.Plugins())) }, // the runtime of the page and of the scripts
+	})
 }
 
 func TestScripts(t *testing.T) {

@@ -13,10 +13,11 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/conformance/runtimes"
 	"github.com/patchbay-net/patchbay/internal/test/docpage"
 )
 
-var update = flag.Bool("update", false, "write the table of rules in docs/conformance.md anew")
+var update = flag.Bool("update", false, "write the tables of rules in docs/conformance.md anew")
 
 const page = "../../docs/conformance.md"
 
@@ -29,7 +30,7 @@ func readPage(t *testing.T) string {
 	return string(text)
 }
 
-// Every command of the page is run, as a reader would, beside the shell plugin of examples/.
+// Every command of the page is run, as a reader would, beside the shell plugin of examples/ and our runtime.
 func TestPage(t *testing.T) {
 	steps, err := docpage.Parse(readPage(t))
 	if err != nil {
@@ -40,8 +41,10 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(self, filepath.Join(dir, program)); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{program, "patchbay"} {
+		if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	script, err := os.ReadFile("../../examples/sh-ipam/sh-ipam")
 	if err != nil {
@@ -51,6 +54,12 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range steps {
+		if s.File != "" {
+			if err := os.WriteFile(filepath.Join(dir, filepath.Base(s.File)), []byte(s.Text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
 		cmd := exec.Command("sh", "-ec", s.Command)
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
@@ -58,7 +67,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("%s:%d: %s: %v\n%s", page, s.Line, s.Command, err, out)
 		}
 	}
-	if len(steps) < 3 {
+	if len(steps) < 5 {
 		t.Errorf("the page has %d commands", len(steps))
 	}
 	if _, err := os.Stat(filepath.Join(dir, "report.html")); err != nil {
@@ -85,11 +94,18 @@ func TestPageListsTheRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	listed(t, "<!-- rules -->\n", rules)
+	listed(t, "<!-- rules for runtimes -->\n", runtimes.Rules())
+}
+
+// listed compares the table behind a mark with the rules, or writes it anew.
+func listed(t *testing.T, begin string, rules []conformance.Rule) {
+	t.Helper()
 	table := "\n| rule | level | |\n| --- | --- | --- |\n"
 	for _, r := range rules {
 		table += fmt.Sprintf("| `%s` | %s | %s |\n", r.Name, r.Level, r.Says)
 	}
-	const begin, end = "<!-- rules -->\n", "<!-- end -->\n"
+	const end = "<!-- end -->\n"
 	text := readPage(t)
 	before, rest, _ := strings.Cut(text, begin)
 	_, after, ok := strings.Cut(rest, end)

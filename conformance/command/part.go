@@ -14,13 +14,15 @@ import (
 	"syscall"
 
 	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/conformance/runtimes"
 	"github.com/patchbay-net/patchbay/internal/apart"
 )
 
-// job is what a process in namespaces of its own does with one plugin. It gets the job as standard input.
+// job is what a process in namespaces of its own does with one plugin or runtime. It gets the job as standard input.
 type job struct {
+	Runtime *runtimes.Options   `json:"runtime,omitempty"` // run the rules for runtimes, and nothing else
 	Subject conformance.Subject `json:"subject"`
-	Path    []string            `json:"path"` // CNI_PATH; the plugin is in its first directory
+	Path    []string            `json:"path"` // CNI_PATH, with the plugin in its first directory; for a runtime, directories that it needs
 	Ask     bool                `json:"ask"`  // complete the subject, and run no rule
 	Only    []string            `json:"only"` // names of rules
 }
@@ -58,7 +60,11 @@ func (a *app) do(j job) (out answer, err error) {
 		return out, fmt.Errorf("read what the process in new namespaces found: %w", err)
 	}
 	if out.Error != "" {
-		err = &failure{error: fmt.Errorf("%s: %s", j.Subject.Type, out.Error), hint: "--config FILE gives the plugin the configuration with which ADD works", code: exitUntold}
+		f := &failure{error: fmt.Errorf("%s: %s", j.Subject.Type, out.Error), code: exitUntold}
+		if j.Runtime == nil {
+			f.hint = "--config FILE gives the plugin the configuration with which ADD works"
+		}
+		err = f
 	}
 	return out, err
 }
@@ -83,9 +89,12 @@ func (c *partCommand) Execute([]string) error {
 	}
 	out := answer{Subject: j.Subject}
 	var err error
-	if j.Ask {
+	switch {
+	case j.Runtime != nil:
+		out.Outcomes, err = runtimes.Check(*j.Runtime)
+	case j.Ask:
 		out.Subject, out.Said, err = conformance.Probe(j.Subject, j.Path)
-	} else {
+	default:
 		out.Findings, err = conformance.Check(j.Subject, j.Path, conformance.Options{Only: j.Only})
 	}
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,12 +88,8 @@ func (c *initCommand) Execute([]string) error {
 type runCommand struct {
 	app *app
 	which
-	Dir   string   `long:"dir" value-name:"DIR" description:"test every plugin in this directory"`
-	Rule  []string `long:"rule" value-name:"NAME" description:"run only this rule (may be repeated)"`
-	Level string   `long:"level" choice:"must" choice:"should" choice:"all" default:"all" description:"the rules that count for the exit status"`
-	JSON  string   `long:"json" value-name:"FILE" description:"write a report as JSON (- is standard output)"`
-	JUnit string   `long:"junit" value-name:"FILE" description:"write a report as JUnit's XML"`
-	HTML  string   `long:"html" value-name:"FILE" description:"write a report as one HTML page"`
+	Dir string `long:"dir" value-name:"DIR" description:"test every plugin in this directory"`
+	outcome
 }
 
 // Execute runs the rules on each plugin.
@@ -106,10 +101,7 @@ func (c *runCommand) Execute([]string) error {
 	if err != nil {
 		return err
 	}
-	text := report.Text{W: c.app.stdout}
-	if c.JSON == "-" {
-		text.W = io.Discard
-	}
+	text := c.text(c.app)
 	var all []report.Plugin
 	for _, t := range list {
 		p, err := c.one(t, &text)
@@ -119,7 +111,7 @@ func (c *runCommand) Execute([]string) error {
 		all = append(all, p)
 	}
 	text.End(all, unknown)
-	return errors.Join(c.write(all), c.judge(all))
+	return c.finish(c.app, all)
 }
 
 func (c *runCommand) targets() ([]target, []string, error) {
@@ -213,53 +205,5 @@ func (c *runCommand) rules(s conformance.Subject) (names []string, err error) {
 	for _, r := range s.Refused {
 		names = append(names, "refused "+r.About)
 	}
-	for _, name := range c.Rule {
-		if !slices.Contains(names, name) {
-			return nil, usage(program+" list prints the rules", "no rule is named %q", name)
-		}
-	}
-	if c.Rule != nil {
-		names = c.Rule
-	}
-	return names, nil
-}
-
-// write writes the reports that were asked for.
-func (c *runCommand) write(all []report.Plugin) error {
-	var errs []error
-	for _, to := range []struct {
-		file  string
-		write func(io.Writer, []report.Plugin) error
-	}{{c.JSON, report.JSON}, {c.JUnit, report.JUnit}, {c.HTML, report.HTML}} {
-		switch to.file {
-		case "":
-		case "-":
-			errs = append(errs, to.write(c.app.stdout, all))
-		default:
-			f, err := os.Create(to.file)
-			if err == nil {
-				err = errors.Join(to.write(f, all), f.Close())
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("write the report: %w", err))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// judge sets the exit status.
-func (c *runCommand) judge(all []report.Plugin) error {
-	for _, p := range all {
-		for _, o := range p.Outcomes {
-			if o.Verdict == conformance.Failed && c.counts(o.Rule.Level) {
-				c.app.status = exitFailed
-			}
-		}
-	}
-	return nil
-}
-
-func (c *runCommand) counts(l conformance.Level) bool {
-	return c.Level == "all" || l == conformance.Must || c.Level == "should" && l == conformance.Should
+	return c.only(names)
 }
