@@ -6,15 +6,26 @@
 package libcni_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/conformance/runtimes"
 	"github.com/patchbay-net/patchbay/internal/test/chaintest"
 )
 
-func TestMain(m *testing.M) { chaintest.Main(m) }
+// TestMain makes the test binary a plugin under the name of one, and a driver of a library with an argument.
+func TestMain(m *testing.M) {
+	switch {
+	case runtimes.Recorder(os.Args[0]):
+		os.Exit(runtimes.Record())
+	case len(os.Args) == 4 && os.Args[1] == driverArgument:
+		os.Exit(driver(os.Args[2], os.Args[3]))
+	}
+	chaintest.Main(m)
+}
 
 // bench is our runtime and libcni's, with the same plugins and the same cache.
 type bench struct{ *chaintest.Bench }
