@@ -65,11 +65,11 @@ var homes = []struct {
 		},
 	},
 	{
-		what:  "ask only a path whether a namespace exists: whatever removes asks life.Judge, which also looks at all processes",
-		home:  "internal/life",
-		names: []string{"life.At"},
+		what:   "ask only what is at the path of a namespace: whatever removes or reports asks life.Judge.At, which also looks at all processes",
+		home:   "internal/life",
+		shapes: []string{`\.AtPath\(`},
 		also: map[string]string{
-			"cli/doctor/attached.go":           "removes nothing",
+			"cli/doctor/attached.go":           "compares what is at the path",
 			"daemons/cnm/remote/attachment.go": "an ADD: the runtime says that the container is new",
 			"plugin/hostlocal/gc.go":           "an ADD: the runtime says that the container is new",
 			"internal/kernel/kernel.go":        "an ADD: the runtime says that the container is new",

@@ -147,14 +147,14 @@ func (a *app) seen(network string) (list []*localAttachment, unseen error) {
 	return list, unseen
 }
 
-// attachments returns the attachments of a network, or of all networks if network is "". It reads only
-// files, not the kernel.
+// attachments returns the attachments of a network, or of all networks if network is "". It reads files and, if a namespace
+// is not at its path, looks for processes that have it.
 func (a *app) attachments(network string) ([]*localAttachment, error) {
 	f := gc.ReadFiles(a.runtime(nil), record.New(a.paths.Run), record.OfDrivers(a.paths.State))
-	list := []*localAttachment{}
+	list, judge := []*localAttachment{}, life.Judge{Proc: a.paths.Proc, Run: a.paths.Run}
 	for _, at := range f.Attached {
 		if s := localAttachmentOf(at); s != nil && (network == "" || s.Network == network) {
-			s.state, _ = life.AtForRemoval(s.NetNS, at.Mark(), a.paths.Proc, a.paths.Run)
+			s.state, _ = judge.At(s.NetNS, at.Mark())
 			s.Alive = s.state == life.Alive || s.state == life.Unsure && s.NetNS != ""
 			list = append(list, s)
 		}

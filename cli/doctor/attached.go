@@ -113,7 +113,7 @@ func (a *Attached) NetNSDeleted() bool {
 	if a.NetNS == "" {
 		return false
 	}
-	state, _ := life.At(a.NetNS, a.Mark(), a.proc)
+	state, _ := (&life.Judge{Proc: a.proc}).AtPath(a.NetNS, a.Mark())
 	return state == life.Dead
 }
 

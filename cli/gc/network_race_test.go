@@ -61,7 +61,7 @@ func living(t *testing.T, network string) func(context.Context) ([]spec.Attachme
 			t.Error(err)
 		}
 		for _, r := range records {
-			if state, _ := life.At(r.NetNS, r.NetNSMark, "/proc"); state != life.Dead {
+			if state, _ := (&life.Judge{Proc: "/proc"}).AtPath(r.NetNS, r.NetNSMark); state != life.Dead {
 				list = append(list, spec.AttachmentKey{ContainerID: r.ContainerID, IfName: r.IfName})
 			}
 		}

@@ -70,7 +70,7 @@ func (w *deadSweep) find() (work func(context.Context)) {
 // forgotten the sandbox. named says whether the record names the containerd that called the ADD.
 func (w *deadSweep) isForgotten(at spec.AttachmentKey, named bool) (suspect bool) {
 	w.warn(w.dropEmptyResult(at))
-	return named && life.Unknown(at.ContainerID, w.judge.Containerd)
+	return named && w.judge.Unknown(at.ContainerID)
 }
 
 // dropEmptyResult removes the cached result of an attachment if the file is empty. A containerd

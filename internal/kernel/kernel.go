@@ -136,7 +136,7 @@ func (k *Kernel) Lives(rec *record.Record) bool {
 // Over reports whether an ADD may take what an earlier ADD of the same attachment has left in rec. The runtime says that
 // the container is new. So the earlier one is over when its namespace is not at its path, even if a process still holds it.
 func (k *Kernel) Over(rec *record.Record) bool {
-	state, _ := life.At(rec.NetNS, rec.NetNSMark, k.session.Paths.Proc)
+	state, _ := k.judge.AtPath(rec.NetNS, rec.NetNSMark)
 	return state == life.Dead
 }
 
@@ -221,7 +221,7 @@ func (k *Kernel) Recycled(path string, rec *record.Record) bool {
 	if rec == nil || rec.NetNSMark == nil {
 		return false
 	}
-	state, _ := life.At(path, rec.NetNSMark, k.session.Paths.Proc)
+	state, _ := k.judge.AtPath(path, rec.NetNSMark)
 	return state == life.Dead
 }
 

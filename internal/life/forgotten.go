@@ -88,11 +88,11 @@ func sandboxes(states []string) (dirs []string) {
 	return dirs
 }
 
-// Unknown reports whether there is a containerd, and none has a directory for a sandbox. A sandbox
+// Unknown reports whether there is a containerd, and none has a directory for the sandbox of a container. A sandbox
 // gets its directory soon after its ADD, and loses it when the kubelet removes the sandbox or, if
 // containerd does not know the sandbox, when containerd starts.
-func Unknown(id string, states []string) bool {
-	dirs := sandboxes(states)
+func (j *Judge) Unknown(id string) bool {
+	dirs := sandboxes(j.Containerd)
 	for _, dir := range dirs {
 		if _, err := os.Lstat(filepath.Join(dir, id)); !errors.Is(err, fs.ErrNotExist) {
 			return false
@@ -117,7 +117,7 @@ type Suspect struct {
 func (j *Judge) Forgotten(s Suspect) (why string, forgotten bool) {
 	allowed := s.IfName
 	switch {
-	case s.NetNS == "" || !Unknown(s.ID, j.Containerd):
+	case s.NetNS == "" || !j.Unknown(s.ID):
 		return "", false
 	case s.Caller != nil && !s.Caller.ended(j.Proc):
 		return "", false

@@ -33,24 +33,56 @@ const (
 // String names a state.
 func (s State) String() string { return [...]string{"unsure", "alive", "dead"}[s] }
 
-// At decides whether the namespace that an attachment got at path still exists. was is the
-// mark from that time, or nil. why is the reason for the answer, for messages.
+// Judge judges namespaces. Whoever removes or reports what is dead asks At; whoever works only with what is at a path asks
+// AtPath. Before a Judge calls the first namespace dead or forgotten, it looks once at the processes of the node.
+type Judge struct {
+	Proc, Run  string
+	Containerd []string // directories of containerd's state; see Forgotten
+
+	// Quiet is spaces.Quiet, which needs netlink: the SDK and chain link this package, and no netlink. Without it,
+	// no sandbox is forgotten.
+	Quiet func(ns *netns.NS, proc, allowed string) bool
+
+	users *users
+}
+
+// At decides whether the namespace that an attachment got at path still exists. was is the mark from that time, or nil.
+// why is the reason for the answer, for messages. If a process or a mount has the namespace, it exists, also if its path
+// does not. Without a mark only the path can show death, so this process must certainly see the place of the path. It does
+// so if the directory is on the file system of Run, which this process shares with the plugins, or if the path names a
+// process and this process sees all of them.
+func (j *Judge) At(path string, was *Mark) (State, string) {
+	switch state, why := j.AtPath(path, was); {
+	case state != Dead:
+		return state, why
+	case was != nil:
+		return j.findUsers().doubt(was, why)
+	case !sees(path, j.Run):
+		return Unsure, path + " may be hidden from this process, and no record says what was there"
+	default:
+		return state, why
+	}
+}
+
+// AtPath works like At for a caller to whom a namespace is dead that is not at its path any more, although an open file or
+// another mount may keep it: an ADD of the same attachment, of which the runtime says that the container is new, and
+// whatever opens the path next.
 //
 // If the path is missing and no process is in the namespace, the namespace is gone. If the path
 // is not a namespace, or if its directory is missing too, the answer is unsure: the mount may
 // exist in another mount namespace.
-func At(path string, was *Mark, proc string) (state State, why string) {
+func (j *Judge) AtPath(path string, was *Mark) (state State, why string) {
 	if path == "" {
 		return Unsure, "its namespace is unknown"
 	}
-	now, _ := clock.BootID(proc)
+	now, _ := clock.BootID(j.Proc)
 	if was.before(now) {
 		if was.Same(markOf(path, was.Boot)) { // the boot id can be hidden by another mount
 			return Alive, "its namespace " + path + " exists"
 		}
 		return Dead, "its namespace " + path + " is from before the node booted"
 	}
-	if state, why = stateAt(path, was, proc, now); state == Dead && was != nil && !was.Place.isOf(path) {
+	if state, why = stateAt(path, was, j.Proc, now); state == Dead && was != nil && !was.Place.isOf(path) {
 		return Unsure, path + " may be hidden: this process does not see the directory, or the processes, that the ADD saw"
 	}
 	return state, why
@@ -152,20 +184,19 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	return Unsure, "its namespace may be gone: " + path + " was bound again"
 }
 
-// Users knows the network namespaces that processes use. A process uses a namespace with an open
+// users knows the network namespaces that processes use. A process uses a namespace with an open
 // file, with a thread inside, or with a mount that it sees. Such a namespace exists even if its
 // path does not.
-type Users struct {
+type users struct {
 	links     map[uint64][]string // paths by inode number
 	processes map[uint64]bool     // the inode numbers that a file or a thread of a process has
 	boot      string
 }
 
-// FindUsers reads every process that is visible in proc. A caller calls it once, before it
-// declares any number of namespaces dead. It walks through proc itself, because filepath.Glob takes
+// findUsers reads every process that is visible in proc. It walks through proc itself, because filepath.Glob takes
 // more than four times as long.
-func FindUsers(proc string) Users {
-	h := Users{links: make(map[uint64][]string), processes: make(map[uint64]bool)}
+func findUsers(proc string) users {
+	h := users{links: make(map[uint64][]string), processes: make(map[uint64]bool)}
 	h.boot, _ = clock.BootID(proc)
 	views := make(map[string]bool) // mount namespaces whose mounts are known
 	for _, process := range numbered(proc) {
@@ -198,7 +229,7 @@ func numbered(dir string) (paths []string) {
 }
 
 // linked adds the namespace to which a link in procfs leads, if it leads to one.
-func (h Users) linked(link string) {
+func (h users) linked(link string) {
 	to, err := os.Readlink(link) // to read the link creates no inode
 	if err != nil {
 		return
@@ -215,7 +246,7 @@ func (h Users) linked(link string) {
 }
 
 // mounted adds the namespaces that are mounted in the mount namespace of a thread.
-func (h Users) mounted(thread string, views map[string]bool) {
+func (h users) mounted(thread string, views map[string]bool) {
 	mounts, _ := os.Readlink(thread + "/ns/mnt")
 	root, _ := os.Readlink(thread + "/root") // mountinfo leaves out mounts outside of root
 	if views[mounts+root] {
@@ -228,9 +259,9 @@ func (h Users) mounted(thread string, views map[string]bool) {
 	}
 }
 
-// Doubt checks the answer Dead if only the path led to that answer. why is the reason for it.
-// Doubt finds neither a namespace that only a socket holds, nor a mount that no process sees.
-func (h Users) Doubt(was *Mark, why string) (State, string) {
+// doubt checks the answer Dead if only the path led to that answer. why is the reason for it.
+// doubt finds neither a namespace that only a socket holds, nor a mount that no process sees.
+func (h users) doubt(was *Mark, why string) (State, string) {
 	if was == nil || was.before(h.boot) {
 		return Dead, why
 	}
@@ -276,45 +307,10 @@ func (p *Place) isOf(path string) bool {
 // (PROC_PID_INIT_INO).
 const initPIDs = 0xEFFFFFFC
 
-// AtForRemoval works like At for callers that remove what is dead. Without the mark was, only the
-// path can show death. Then AtForRemoval returns Dead only if this process certainly sees the
-// place of the path. It does so in two cases. In one, the directory is on the file system of
-// runDir, which this process shares with the plugins. In the other, the path names a process, and
-// this process sees all processes.
-func AtForRemoval(path string, was *Mark, proc, runDir string) (State, string) {
-	state, why := At(path, was, proc)
-	if state == Dead && was == nil && !sees(path, runDir) {
-		return Unsure, path + " may be hidden from this process, and no record says what was there"
-	}
-	return state, why
-}
-
-// Judge judges namespaces for a caller that removes what is dead. Before it calls the first one
-// dead or forgotten, it looks once at the processes of the node.
-type Judge struct {
-	Proc, Run  string
-	Containerd []string // directories of containerd's state; see Forgotten
-
-	// Quiet is spaces.Quiet, which needs netlink: the SDK and chain link this package, and no netlink. Without it,
-	// no sandbox is forgotten.
-	Quiet func(ns *netns.NS, proc, allowed string) bool
-
-	users *Users
-}
-
-// At works like AtForRemoval, and checks the answer Dead with Users.
-func (j *Judge) At(path string, was *Mark) (State, string) {
-	state, why := AtForRemoval(path, was, j.Proc, j.Run)
-	if state != Dead || was == nil {
-		return state, why
-	}
-	return j.findUsers().Doubt(was, why)
-}
-
-func (j *Judge) findUsers() *Users {
+func (j *Judge) findUsers() *users {
 	if j.users == nil {
-		users := FindUsers(j.Proc)
-		j.users = &users
+		found := findUsers(j.Proc)
+		j.users = &found
 	}
 	return j.users
 }

@@ -83,7 +83,7 @@ func TestAt(t *testing.T) {
 		{"the process's own, meant", "/proc/self/ns/net", host, life.Alive},
 		{"nothing", "", nil, life.Unsure},
 	} {
-		if got, why := life.At(c.path, c.was, "/proc"); got != c.want {
+		if got, why := (&life.Judge{Proc: "/proc"}).AtPath(c.path, c.was); got != c.want {
 			t.Errorf("%s: %v (%s), want %v", c.name, got, why, c.want)
 		}
 	}
@@ -103,13 +103,13 @@ func TestHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if state, why := life.FindUsers("/proc").Doubt(was, "gone"); state != life.Alive {
+	if state, why := life.Doubt(was, "gone"); state != life.Alive {
 		t.Errorf("with an open file: %v (%s)", state, why)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if state, why := life.FindUsers("/proc").Doubt(was, "gone"); state != life.Dead || why != "gone (no visible process holds it)" {
+	if state, why := life.Doubt(was, "gone"); state != life.Dead || why != "gone (no visible process holds it)" {
 		t.Errorf("without: %v (%s)", state, why)
 	}
 }
@@ -129,11 +129,11 @@ func TestBoundElsewhere(t *testing.T) {
 			if err := netns.Delete(path); err != nil {
 				t.Fatal(err)
 			}
-			if state, why := life.FindUsers("/proc").Doubt(was, "gone"); state != life.Alive || !strings.HasSuffix(why, elsewhere) {
+			if state, why := life.Doubt(was, "gone"); state != life.Alive || !strings.HasSuffix(why, elsewhere) {
 				t.Errorf("bound: %v (%s)", state, why)
 			}
 			release()
-			if state, why := life.FindUsers("/proc").Doubt(was, "gone"); state != life.Dead {
+			if state, why := life.Doubt(was, "gone"); state != life.Dead {
 				t.Errorf("bound no more: %v (%s)", state, why)
 			}
 		})
@@ -191,10 +191,10 @@ func TestNumberGivenAgain(t *testing.T) {
 		"another": {cookieOf(t, "/proc/self/ns/net"), life.Dead},
 	} {
 		is.Cookie = c.cookie
-		if state, why := life.FindUsers("/proc").Doubt(is, "gone"); state != c.want {
+		if state, why := life.Doubt(is, "gone"); state != c.want {
 			t.Errorf("%s: %v (%s), want %v", name, state, why, c.want)
 		}
-		if state, why := life.At("/run/missing", is, "/proc"); state == life.Alive && c.want == life.Dead {
+		if state, why := (&life.Judge{Proc: "/proc"}).AtPath("/run/missing", is); state == life.Alive && c.want == life.Dead {
 			t.Errorf("%s: %v (%s)", name, state, why)
 		}
 	}
@@ -225,7 +225,7 @@ func TestTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]life.State{"/run/netns/missing": life.Dead, filepath.Join(other, "missing"): life.Unsure} {
-		if got, why := life.AtForRemoval(path, nil, "/proc", "/run"); got != want {
+		if got, why := (&life.Judge{Proc: "/proc", Run: "/run"}).At(path, nil); got != want {
 			t.Errorf("%s: %v (%s), want %v", path, got, why, want)
 		}
 	}
@@ -263,6 +263,6 @@ func start(t *testing.T) (pid int) {
 // BenchmarkHeldBy measures the look at all processes, which a call that finds a dead pod waits for.
 func BenchmarkHeldBy(b *testing.B) {
 	for b.Loop() {
-		life.FindUsers("/proc")
+		life.Doubt(&life.Mark{}, "")
 	}
 }

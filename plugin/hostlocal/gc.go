@@ -141,7 +141,7 @@ func isDead(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool
 			e.Spaces = []inventory.Space{{Path: path, Mark: mark}}
 		}
 		if owner.Of(r.Network, res.Holder.ID, res.Holder.IfName) == r.Owner {
-			e.At = func(path string, was *life.Mark) (life.State, string) { return over(r, path, was, res.Addr) }
+			e.At = func(path string, was *life.Mark) (life.State, string) { return over(r, &judge, path, was, res.Addr) }
 		}
 		v := inventory.Judge(e, inventory.Question{})
 		if e.Earlier && v.State != life.Dead {
@@ -154,8 +154,8 @@ func isDead(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool
 
 // over judges the earlier namespace of this request's attachment. The runtime says that the container is new. So the
 // earlier namespace is over even if a process still holds it, or if another one without the address may be at its path.
-func over(r *plugin.Request, path string, was *life.Mark, addr netip.Addr) (life.State, string) {
-	state, why := life.At(path, was, r.Session.Paths.Proc)
+func over(r *plugin.Request, judge *life.Judge, path string, was *life.Mark, addr netip.Addr) (life.State, string) {
+	state, why := judge.AtPath(path, was)
 	if state != life.Unsure {
 		return state, why
 	}

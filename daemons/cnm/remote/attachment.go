@@ -144,7 +144,7 @@ func (d *Dir) ended(a *DriverState) bool { return a.Ended || a.Boot != d.boot }
 // over reports whether an ADD of the same attachment may begin anew. The runtime says that the container is new, so a
 // process that still holds the earlier namespace does not matter.
 func (d *Dir) over(a *DriverState) bool {
-	state, _ := life.At(a.NetNS, a.mark, d.judge.Proc)
+	state, _ := d.judge.AtPath(a.NetNS, a.mark)
 	return d.ended(a) || state == life.Dead
 }
 
