@@ -76,6 +76,18 @@ var homes = []struct {
 		},
 	},
 	{
+		what:   "derive from traces where an attachment may be, who made it, whether it is from before the boot, or whether containerd has forgotten it: use inventory.Evidence",
+		home:   "internal/inventory",
+		names:  []string{"inventory.Space", "life.Suspect"},
+		shapes: []string{`\.Runtime (==|!=) `, ` (==|!=) [\w.]+\.Runtime$`, `\.Caller (==|!=) nil$`, `\.Before\([\w.]*\b[bB]oot\b`},
+		also:   map[string]string{"internal/life/forgotten.go": "judges one sandbox, with or without the caller of its ADD"},
+	},
+	{
+		what:  "ask whether a veth pair proves a living namespace: use kernel.Kernel.LivingPair",
+		home:  "internal/kernel",
+		names: []string{"netstate.Carries"},
+	},
+	{
 		what:   "name the directory of host-local's addresses: use paths.Paths.Pools",
 		home:   "internal/paths",
 		shapes: []string{`^filepath\.Join\([^()]*(?i:cni), "networks"`},

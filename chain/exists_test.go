@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	records "github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/test/chaintest"
@@ -174,6 +175,46 @@ func TestGCOfOtherRuntimes(t *testing.T) {
 		}
 		if last := calls[len(calls)-1]; !strings.Contains(string(last.Stdin), `"cni.dev/valid-attachments":`+valid) {
 			t.Errorf("everyone's %v: %s", everyones, last.Stdin)
+		}
+	}
+}
+
+// Where the attachment of another runtime may be: records and the cached result say so together. A record without a
+// namespace says nothing, and a result counts beside the records, because another program may have attached the container
+// again.
+func TestGCOfOtherRuntimesLooksWhereTracesLead(t *testing.T) {
+	earlier := &life.Mark{Boot: "an earlier boot"} // no namespace has it
+	for about, c := range map[string]struct {
+		path    string // in the cached result
+		records map[string]string
+		stays   bool
+	}{
+		"gone":                            {"/proc/4194399/ns/net", map[string]string{"rec1": "/proc/4194399/ns/net"}, false},
+		"gone, by one of two records":     {"/proc/4194399/ns/net", map[string]string{"rec1": "/proc/4194399/ns/net", "rec2": ""}, false},
+		"gone, but the result says where": {"a file", map[string]string{"rec1": "/proc/4194399/ns/net"}, true},
+	} {
+		b := newBench(t)
+		list := chaintest.List(t, three)
+		if c.path == "a file" { // perhaps a mount that is hidden from this process
+			c.path = filepath.Join(t.TempDir(), "hidden")
+			must(t, os.WriteFile(c.path, nil, 0o600))
+		}
+		_, err := b.Add(t.Context(), list, chain.Attachment{ContainerID: "theirs", NetNS: c.path, IfName: "eth0"})
+		must(t, err)
+		s := records.New(b.RunDir)
+		for plugin, path := range c.records {
+			rec := &records.Record{
+				Plugin: plugin, Network: "net", ContainerID: "theirs", IfName: "eth0", Owner: owner.Of("net", "theirs", "eth0"), Runtime: "other", NetNS: path,
+			}
+			if path != "" {
+				rec.NetNSMark = earlier
+			}
+			must(t, s.Write(rec))
+		}
+		s.Close()
+		must(t, b.GC(t.Context(), chain.Keep{List: list}))
+		if got := b.Cached(); (got != "") != c.stays {
+			t.Errorf("%s: cached: %q", about, got)
 		}
 	}
 }

@@ -146,8 +146,8 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 		v, keep = rt.judge(k, c, now)
 		return keep
 	})
-	if v.Row == inventory.Exists || v.Row == inventory.Doubtful {
-		k.Valid = append(k.Valid, c.key()) // another runtime's: for plugins that cannot know
+	if v.Maker == inventory.Another && v.State != life.Dead {
+		k.Valid = append(k.Valid, c.key()) // for plugins that cannot know
 	}
 	if err != nil || stays != "" {
 		return err
@@ -166,7 +166,8 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 // says why it stays: also because it is detached, or because its user says that it is alive.
 func (rt *Runtime) judge(k *Keep, c *Cached, now []claim.File) (v inventory.Verdict, keep string) {
 	again, err := rt.read(c.Network, &c.Attachment)
-	v = inventory.Judge(rt.evidence(k, again, now), inventory.Question{HasList: true, Listed: k.listed})
+	q := inventory.OfList(k.listed, life.RuntimeName(procfs, os.Getpid()), k.Everyones)
+	v = inventory.Judge(rt.evidence(c, again, now), q)
 	switch {
 	case v.State != life.Dead:
 		return v, v.Why
@@ -178,23 +179,18 @@ func (rt *Runtime) judge(k *Keep, c *Cached, now []claim.File) (v inventory.Verd
 	return v, ""
 }
 
-// evidence returns what records and the cached result say of an attachment. Only plugins know its links.
-func (rt *Runtime) evidence(k *Keep, c *Cached, now []claim.File) *inventory.Evidence {
+// evidence returns what records and the cached result say of an attachment: again is the result as it is now, or nil. Only
+// plugins know its links.
+func (rt *Runtime) evidence(c, again *Cached, now []claim.File) *inventory.Evidence {
 	judge := life.Judge{Proc: procfs, Run: rt.runDir}
-	e := &inventory.Evidence{Named: true, Maker: inventory.Asker, At: judge.At}
-	if c != nil {
-		e.Date(c.Since)
+	e := &inventory.Evidence{Cached: true, Names: c.key(), At: judge.At}
+	for _, f := range now {
+		h, _ := f.Head() // nil of a record that cannot be read
+		e.Record(h, f.Since)
 	}
-	for _, s := range now {
-		e.Date(s.Since)
-		rec, err := s.Head()
-		if err != nil {
-			continue
-		}
-		e.Spaces = append(e.Spaces, inventory.Space{Path: rec.NetNS, Mark: rec.NetNSMark})
-		if !k.Everyones && rec.OfOther(life.RuntimeName(procfs, os.Getpid())) {
-			e.Maker = inventory.Another
-		}
+	if again != nil {
+		e.Date(again.Since)
+		e.Space(again.Place(), nil)
 	}
 	return e
 }

@@ -154,7 +154,7 @@ func (a *app) attachments(network string) ([]*localAttachment, error) {
 	list, judge := []*localAttachment{}, life.Judge{Proc: a.paths.Proc, Run: a.paths.Run}
 	for _, at := range f.Attached {
 		if s := localAttachmentOf(at); s != nil && (network == "" || s.Network == network) {
-			s.state, _ = judge.At(s.NetNS, at.Mark())
+			s.state = at.Namespace(&judge)
 			s.Alive = s.state == life.Alive || s.state == life.Unsure && s.NetNS != ""
 			list = append(list, s)
 		}

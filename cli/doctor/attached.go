@@ -113,8 +113,19 @@ func (a *Attached) NetNSDeleted() bool {
 	if a.NetNS == "" {
 		return false
 	}
-	state, _ := (&life.Judge{Proc: a.proc}).AtPath(a.NetNS, a.Mark())
+	state, _ := (&life.Judge{Proc: a.proc}).AtPath(a.NetNS, a.mark())
 	return state == life.Dead
+}
+
+// mark returns what distinguishes the attachment's namespace from a later one at its path, or
+// nil if no record has it.
+func (a *Attached) mark() (mark *life.Mark) {
+	for _, r := range a.Records {
+		if r.NetNS == a.NetNS && r.NetNSMark != nil {
+			mark = r.NetNSMark
+		}
+	}
+	return mark
 }
 
 // Compare returns what links and Firewall find, and differences in our firewall table as a

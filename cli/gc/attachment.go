@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/kernel"
-	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -44,15 +44,13 @@ type Candidate struct {
 
 	Addrs []netip.Addr `json:"addresses,omitempty"`
 
-	marks         map[string][]*life.Mark // marks of the namespaces in NetNS, if a record has them
+	evidence      inventory.Evidence // what its traces say
 	records       []kept
-	shared        []string       // the facts that its readable records name
-	callers       []*life.Caller // of the records, as far as they have one
-	forgotten     string         // the path of the namespace, if containerd has forgotten the sandbox
-	pendingDriver string         // the driver that the DEL could not reach yet
+	shared        []string // the facts that its readable records name
+	forgotten     string   // the path of the namespace, if containerd has forgotten the sandbox
+	pendingDriver string   // the driver that the DEL could not reach yet
 	cached        *chain.Cached
 	pools         []pool // the directories where addresses are reserved
-	outlived      bool   // an address was reserved in an earlier boot
 	links         []link
 	elements      []nft.Element
 	files         []string // files of plugins, which gc deletes
@@ -86,6 +84,11 @@ func (a *Candidate) onlyRules() bool {
 	return len(a.elements) > 0 && known == 0 && a.cached == nil
 }
 
+// onlyCached reports whether nothing is left of an attachment but its cached result.
+func (a *Candidate) onlyCached() bool {
+	return a.cached != nil && len(a.records)+len(a.pools)+len(a.links)+len(a.elements)+len(a.files) == 0
+}
+
 // onlyTorn reports whether nothing is left of the attachment but unreadable records of our plugins.
 func (a *Candidate) onlyTorn() bool {
 	readable := func(k kept) bool { return !k.torn || k.driver }
@@ -111,39 +114,6 @@ func (a *Candidate) addObject(kind, name string, inKernel bool) {
 	a.Objects = append(a.Objects, o)
 	if inKernel {
 		a.kernel = append(a.kernel, o)
-	}
-}
-
-// at adds a path of the attachment's namespace. mark identifies the namespace, if a record has a
-// mark.
-func (a *Candidate) at(path string, mark *life.Mark) {
-	if path == "" {
-		return
-	}
-	if !slices.Contains(a.NetNS, path) {
-		a.NetNS = append(a.NetNS, path)
-	}
-	if mark != nil && !slices.ContainsFunc(a.marks[path], mark.Same) {
-		if a.marks == nil {
-			a.marks = make(map[string][]*life.Mark)
-		}
-		a.marks[path] = append(a.marks[path], mark)
-	}
-}
-
-// marksOf returns the marks that records have for a namespace. If there are none, it returns a
-// single nil.
-func (a *Candidate) marksOf(path string) []*life.Mark {
-	if len(a.marks[path]) == 0 {
-		return []*life.Mark{nil}
-	}
-	return a.marks[path]
-}
-
-// seen sets the attachment's age to the age of its youngest trace.
-func (a *Candidate) seen(t time.Time) {
-	if t.After(a.Since) {
-		a.Since = t
 	}
 }
 

@@ -13,10 +13,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -50,28 +53,23 @@ func (c *collector) addFilesOf(at *Attached, own, drivers *record.Dir) {
 	a := c.get(at.Network, at.ContainerID, at.IfName)
 	a.Pod = at.Pod()
 	for _, r := range at.Records {
-		a.keep(own, r.Owner, r.Plugin, kept{})
-		a.at(r.NetNS, r.NetNSMark)
+		a.keep(own, r.Owner, r.Head(), kept{plugin: r.Plugin})
 		a.shared = append(a.shared, r.Shared...)
-		if r.Caller != nil {
-			a.callers = append(a.callers, r.Caller)
-		}
 		a.addObject("record", r.Plugin, true)
 		if r.DataDir != "" && c.s.IsIPAM(r.Plugin) {
 			a.pools = append(a.pools, pool{r.DataDir, r.Network})
 		}
 	}
 	for _, r := range at.Drivers {
-		a.keep(drivers, r.Owner, r.Plugin, kept{driver: true, ended: r.Asked.Ended})
-		a.at(r.NetNS, r.NetNSMark)
+		a.keep(drivers, r.Owner, r.Head(), kept{plugin: r.Plugin, driver: true, ended: r.Asked.Ended})
 		a.attached(r.Asked, r.Plugin)
 	}
-	a.at(at.NetNS, nil)
+	a.evidence.Space(at.NetNS, nil)
 	if !at.InCache {
 		return
 	}
 	a.cached = &at.Cached
-	a.seen(at.Since)
+	a.evidence.Date(at.Since)
 	a.addObject("cached result", at.Network+"-"+at.ContainerID+"-"+at.IfName, false)
 	if at.Result != nil {
 		for _, ip := range at.Result.IPs {
@@ -83,16 +81,16 @@ func (c *collector) addFilesOf(at *Attached, own, drivers *record.Dir) {
 func (c *collector) addTorn(torn []record.Torn, dir *record.Dir, ofDrivers bool) {
 	for _, t := range torn {
 		a, p := c.tornOwner(t), c.s.Plugin(t.Plugin)
-		a.keep(dir, t.Owner, t.Plugin, kept{torn: true, driver: ofDrivers, marked: p != nil && p.Marked})
+		a.keep(dir, t.Owner, nil, kept{plugin: t.Plugin, torn: true, driver: ofDrivers, marked: p != nil && p.Marked})
 		a.addObject("torn record", t.Plugin, !ofDrivers)
 	}
 }
 
-// keep adds a record that exists.
-func (a *Candidate) keep(dir *record.Dir, o owner.Key, plugin string, k kept) {
-	k.plugin, k.path = plugin, dir.File(a.Network, o, plugin)
+// keep adds a record that exists. head is nil if it cannot be read.
+func (a *Candidate) keep(dir *record.Dir, o owner.Key, head *claim.Head, k kept) {
+	k.path = dir.File(a.Network, o, k.plugin)
 	a.records = append(a.records, k)
-	a.seen(dir.Since(a.Network, o, plugin))
+	a.evidence.Record(head, dir.Since(a.Network, o, k.plugin))
 }
 
 // attached adds what a record of patchbay-cnm says about the attachment.
@@ -165,9 +163,9 @@ func (c *collector) readPool(ctx context.Context, p pool) error {
 			a.pools = append(a.pools, p)
 		}
 		a.addr(r.Addr)
-		a.outlived = a.outlived || r.EarlierBoot
+		a.evidence.Outlived = a.evidence.Outlived || r.EarlierBoot
 		a.addObject("address", r.Addr.String(), false)
-		a.seen(r.Since)
+		a.evidence.Date(r.Since)
 	}
 	return nil
 }
@@ -201,9 +199,9 @@ func (c *collector) readLeases() {
 			continue // the keeper reports a broken file
 		}
 		a := c.get(lease.Network, lease.ContainerID, lease.IfName)
-		a.at(lease.Place.NetNS, nil)
+		a.evidence.Space(lease.Place.NetNS, nil)
 		if fi, err := os.Lstat(path); err == nil {
-			a.seen(fi.ModTime())
+			a.evidence.Date(fi.ModTime())
 		}
 		a.files = append(a.files, path)
 		a.addObject("dhcp lease", filepath.Base(path), true)
@@ -325,13 +323,15 @@ func (a *Attached) Pod() string {
 	return pod
 }
 
-// Mark returns what distinguishes the attachment's namespace from a later one at its path, or
-// nil if no record has it.
-func (a *Attached) Mark() (mark *life.Mark) {
+// Namespace judges the namespaces that the files name.
+func (a *Attached) Namespace(judge *life.Judge) life.State {
+	e := inventory.Evidence{At: judge.At}
 	for _, r := range a.Records {
-		if r.NetNS == a.NetNS && r.NetNSMark != nil {
-			mark = r.NetNSMark
-		}
+		e.Record(r.Head(), time.Time{})
 	}
-	return mark
+	for _, r := range a.Drivers {
+		e.Record(r.Head(), time.Time{})
+	}
+	e.Space(a.NetNS, nil)
+	return e.Namespace().State
 }

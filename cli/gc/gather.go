@@ -234,12 +234,10 @@ func (ev *evidence) inherit(a *Candidate) {
 	}
 	for _, b := range ev.all {
 		if b.IfName != "" && b.Network == a.Network && b.ContainerID == a.ContainerID {
-			for _, path := range b.NetNS {
-				for _, mark := range b.marksOf(path) {
-					a.at(path, mark)
-				}
+			for _, s := range b.evidence.Spaces {
+				a.evidence.Space(s.Path, s.Mark)
 			}
-			a.seen(b.Since)
+			a.evidence.Date(b.evidence.Since)
 		}
 	}
 }

@@ -58,11 +58,11 @@ type Options struct {
 	LockTime time.Duration // how long to wait for another gc; if 0, a minute
 
 	// SettleTime is how long to wait for the kernel to delete veths of namespaces that are gone. The
-	// kernel deletes them late, many at a time. If 0, two seconds.
+	// kernel deletes them late, many at a time. If 0, as inventory.Settling says.
 	SettleTime time.Duration
 }
 
-// These are the values of DelTime and LockTime if they are 0. That of SettleTime is kernel.SettleTime.
+// These are the values of DelTime and LockTime if they are 0.
 const (
 	delTime  = 30 * time.Second
 	turnTime = time.Minute
@@ -152,9 +152,7 @@ func (c *collector) collect(ctx context.Context) (*Report, error) {
 	c.boot = boot
 	c.world = c.newWorld()
 	report := &Report{Attachments: []*Candidate{}}
-	all := c.gather(ctx)
-	c.settle(ctx, all)
-	for _, a := range all {
+	for _, a := range c.gather(ctx) {
 		a.State, a.Why = c.world.judge(a)
 		switch {
 		case a.State == Alive:
@@ -226,8 +224,8 @@ func (j *Judged) Lives(c *chain.Cached) bool {
 	if i := slices.IndexFunc(j.Attachments, func(x *Candidate) bool { return x.Owner == a.Owner }); i >= 0 {
 		a = j.Attachments[i]
 	}
-	a.at(c.Place(), nil)
-	a.seen(c.Since)
+	a.evidence.Space(c.Place(), nil)
+	a.evidence.Date(c.Since)
 	state, _ := j.world.judge(a)
 	return state != Dead
 }

@@ -4,6 +4,7 @@
 package gc_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -114,6 +115,28 @@ func TestEndedRecordBesideALivingAttachment(t *testing.T) {
 	}
 	drivers.Close()
 	detach(t, rt, l, "again", path)
+	leak.NoLeaks(t, before)
+}
+
+// A plugin found no namespace at the path that its ADD got, as in the directory of a virtual machine's runtime. That nothing
+// is at the path proves nothing, so only the runtime's list shows that the container is dead.
+func TestRecordWithoutANamespace(t *testing.T) {
+	rt, p := runtimeOf(), paths.Default()
+	before := leak.Must(t)
+	d := record.New(p.Run)
+	err := d.Write(&record.Record{Plugin: "host-local", Network: "plain", Owner: owner.Of("plain", "vm", "eth0"), ContainerID: "vm", IfName: "eth0"})
+	d.Close()
+	err = errors.Join(err, os.MkdirAll(filepath.Join(p.CNI, "results"), 0o700), os.MkdirAll("/run/netns", 0o755), os.WriteFile(filepath.Join(p.CNI, "results", "plain-vm-eth0"),
+		[]byte(`{"kind":"cniCacheV1","containerId":"vm","ifName":"eth0","networkName":"plain","netns":"/run/netns/never"}`), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := collect(t, rt, nil); removed(r) != 0 || len(r.Attachments) != 1 || r.Attachments[0].State != gc.Unsure {
+		t.Errorf("without a list: %+v", r.Attachments)
+	}
+	if r := collect(t, rt, map[string]bool{}); removed(r) != 1 {
+		t.Errorf("with a list that lacks it: %+v", r.Attachments)
+	}
 	leak.NoLeaks(t, before)
 }
 

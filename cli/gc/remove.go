@@ -145,14 +145,14 @@ func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 			return claim.InUse // an ADD has written a record since gc looked
 		}
 		if at.Record != nil {
-			r.a.at(at.Record.NetNS, at.Record.NetNSMark)
+			r.a.evidence.Space(at.Record.NetNS, at.Record.NetNSMark)
 		}
 	}
 	if now, err := r.Runtime.Cached(r.a.Network, r.attachment()); err == nil && now != nil {
 		if r.a.cached == nil || !now.Since.Equal(r.a.cached.Since) {
 			return claim.InUse
 		}
-		r.a.at(now.Place(), nil)
+		r.a.evidence.Space(now.Place(), nil)
 	}
 	if state, why := r.world.judge(r.a); state != Dead {
 		return why

@@ -176,7 +176,7 @@ func (c *collector) strayAccepts() {
 	addrs, err := iptnft.Forwarded(c.k.NFT)
 	c.fail(err)
 	for _, addr := range addrs {
-		where, err := c.world.inUse([]netip.Addr{addr})
+		where, err := c.world.inUse(addr)
 		known := c.any(func(a *Candidate) bool { return slices.Contains(a.Addrs, addr) })
 		if err != nil || where != "" || known || !c.fromPool(addr) {
 			continue

@@ -24,15 +24,17 @@ const MaxFile = 128 << 20
 
 // Head is the part of a record that says whose attachment it is and who made it (record.Record).
 type Head struct {
-	Schema      int        `json:"schema"`
-	Plugin      string     `json:"plugin"`
-	Owner       owner.Key  `json:"owner"`
-	Network     string     `json:"network"`
-	ContainerID string     `json:"containerID"`
-	IfName      string     `json:"ifname"`
-	NetNS       string     `json:"netns"`
-	NetNSMark   *life.Mark `json:"netnsMark"`
-	Runtime     string     `json:"runtime"`
+	Schema      int          `json:"schema"`
+	Plugin      string       `json:"plugin"`
+	Owner       owner.Key    `json:"owner"`
+	Network     string       `json:"network"`
+	ContainerID string       `json:"containerID"`
+	IfName      string       `json:"ifname"`
+	NetNS       string       `json:"netns"`
+	NetNSMark   *life.Mark   `json:"netnsMark"`
+	Pod         string       `json:"pod"`
+	Runtime     string       `json:"runtime"`
+	Caller      *life.Caller `json:"caller"`
 }
 
 // Head reads the head of a record.
@@ -50,9 +52,6 @@ func (f File) Head() (*Head, error) {
 	}
 	return h, nil
 }
-
-// OfOther reports whether another runtime than the named one may have made the attachment.
-func (h *Head) OfOther(runtime string) bool { return h.Runtime == "" || h.Runtime != runtime }
 
 // Check returns an error if this program cannot use the record at path.
 func (h *Head) Check(path string) error {

@@ -43,15 +43,24 @@ const (
 // enough, also while the namespace exists: the runtime has ended the container. After that come the rows that prove life,
 // then those that wait, then those that prove death. Those that look at all namespaces come last.
 func Judge(e *Evidence, q Question) Verdict {
-	switch {
+	v := e.judge(q)
+	v.Maker = e.maker(q)
+	return v
+}
+
+func (e *Evidence) judge(q Question) Verdict {
+	switch maker := e.maker(q); {
 	case q.HasList && e.Since.After(q.Listed):
 		return unsure(Newer, "it is newer than the list of valid attachments")
-	case q.OnlyOwn && e.Maker != Asker:
+	case q.OnlyOwn && maker != Asker:
 		return unsure(NotOwn, "it may be another runtime's")
-	case q.HasList && e.Maker == Asker:
+	case q.HasList && maker == Asker:
 		return dead(Unlisted, "the list of valid attachments lacks it")
 	}
-	space := e.lives()
+	space := e.lives(q)
+	if space.State != life.Dead && q.OnlyAddress && e.earlier(q) {
+		space = Verdict{}
+	}
 	if space.State == life.Alive && e.Pending == "" {
 		return space
 	}
@@ -96,21 +105,21 @@ func (e *Evidence) dead(q Question, space Verdict) Verdict {
 		return dead(Ended, "it was detached, and driver "+e.Pending+" has not been notified")
 	case space.State == life.Dead:
 		return dead(Gone, space.Why)
-	case e.Earlier:
+	case e.earlier(q):
 		return e.unused(Earlier, "it is from before the node booted")
-	case space.Why != "" && e.Maker == Another:
+	case space.Why != "" && e.maker(q) == Another:
 		return unsure(Doubtful, "another runtime made it, and its namespace may exist")
 	case space.Why != "":
 		return unsure(Doubtful, space.Why)
-	case e.Lists == No && e.Named:
+	case e.Lists == No && e.named():
 		return e.unused(NotListed, "the runtime does not list it")
-	case e.Named && (e.Remains == Elements || e.Remains == Masquerades):
+	case e.named() && (e.Remains == Elements || e.Remains == Masquerades):
 		return e.elements()
 	case e.Remains == Torn:
 		return e.torn()
-	case q.HasList && e.Maker == Nobody:
-		return e.unrecorded()
-	case !e.Named:
+	case q.HasList && e.maker(q) == Nobody:
+		return e.unrecorded(q)
+	case !e.named():
 		return unsure(Nameless, "its record is lost, so its owner is unknown")
 	}
 	return unsure(Untraced, "its namespace is unknown; patchbay gc --from RUNTIME finds out whether the container lives")
@@ -130,13 +139,13 @@ func (e *Evidence) unused(row Row, why string) Verdict {
 
 // unrecorded judges an attachment that a GC's list lacks, and of which no record says who made it. The reference
 // attached it, or its records are lost. The list may be another runtime's, so a container with its address is its own.
-func (e *Evidence) unrecorded() Verdict {
-	if e.Here != nil {
+func (e *Evidence) unrecorded(q Question) Verdict {
+	if e.Here != nil && q.Own != nil {
 		switch where, err := e.Here(); {
 		case err != nil:
 			return unsure(Unrecorded, err.Error())
 		case where != "":
-			return unsure(HasAddress, "no record says who made it, and "+where)
+			return unsure(HasAddress, "no record says who made it, and its address is in use in "+where)
 		}
 	}
 	return dead(Unrecorded, "the list of valid attachments lacks it, and nothing of it is in use")

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
@@ -146,39 +147,19 @@ func (w *deadSweep) keep(k *Kernel, o owner.Key, now []record.CurrentRecord) (fo
 			return "", "a record cannot be read, or is another program's"
 		}
 	}
-	e := k.evidence(o, now)
-	e.At, e.Maker, e.Spaces = w.judge.At, w.maker(now), append(e.Spaces, k.cached(now)...)
-	e.Forgotten = func(path string) (string, bool) { return w.forgotten(path, now) }
-	v := inventory.Judge(e, inventory.Question{Now: time.Now(), Grace: sweepGrace, OnlyOwn: true})
+	e := k.evidence(w.network, o, now)
+	e.At, e.Forgotten = w.judge.At, w.judge.Forgotten
+	v := inventory.Judge(e, inventory.Question{Now: time.Now(), Grace: sweepGrace, OnlyOwn: true, Own: w.made})
 	if v.State == life.Dead {
 		return v.Forgotten, ""
 	}
 	return "", v.Why
 }
 
-// maker reports whether the runtime of this call made an attachment: it has a pod, and its namespace is in the same
-// directory.
-func (w *deadSweep) maker(now []record.CurrentRecord) inventory.Maker {
-	other := func(at record.CurrentRecord) bool {
-		return at.Record.Pod == "" || at.Record.NetNSMark == nil || filepath.Dir(at.Record.NetNS) != w.dir
-	}
-	if slices.ContainsFunc(now, other) {
-		return inventory.Another
-	}
-	return inventory.Asker
-}
-
-// forgotten reports whether containerd has forgotten a sandbox. Without the caller of its ADD,
-// only gc decides that.
-func (w *deadSweep) forgotten(path string, now []record.CurrentRecord) (why string, yes bool) {
-	for _, at := range now {
-		rec := at.Record
-		why, yes = w.judge.Forgotten(life.Suspect{ID: rec.ContainerID, NetNS: path, IfName: rec.IfName, Caller: rec.Caller})
-		if rec.Caller == nil || !yes {
-			return "", false
-		}
-	}
-	return why, yes
+// made reports whether the runtime of this call made the attachment of a record: it has a pod, and its namespace is in the
+// same directory.
+func (w *deadSweep) made(h *claim.Head) bool {
+	return h.Pod != "" && h.NetNSMark != nil && filepath.Dir(h.NetNS) == w.dir
 }
 
 // PartOf returns what a plugin of this program removes in a DEL. Of another program's plugin it is not known.

@@ -10,15 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -57,10 +56,10 @@ type Kernel struct {
 	caller  func() *life.Caller // reads the process that called this one, once
 	runtime func() string       // name of the runtime's process, read once
 
-	attached func() (map[netip.Addr]string, error) // addresses of the containers on this host's links, read once
+	attached spaces.Finder // among the containers on this host's links
 	judge    life.Judge
 	traces   *traces.Node
-	settleBy time.Time // until when a GC waits for pairs that end
+	settling inventory.Settling
 }
 
 type sessionKey struct{}
@@ -89,7 +88,7 @@ func open(s *plugin.Session) *Kernel {
 		caller:  sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc, s.CallerPID()) }),
 		runtime: sync.OnceValue(func() string { return life.RuntimeName(s.Paths.Proc, s.RuntimePID()) }),
 
-		attached: sync.OnceValues(func() (map[netip.Addr]string, error) { return spaces.Attached(s.Paths.Proc) }),
+		attached: spaces.NewFinderHere(s.Paths.Proc),
 		judge:    spaces.Judge(s.Paths),
 	}
 	s.OnFlush(k.commit)

@@ -4,15 +4,12 @@
 package kernel
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
-	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/inventory"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -94,12 +91,11 @@ func (k *Kernel) named(r *plugin.Request, o owner.Key, names spec.AttachmentKey)
 
 // stays returns why a GC keeps an attachment that is not on its list, or "". It warns of one that has lost its records.
 func (k *Kernel) stays(r *plugin.Request, s Suspect, now []record.CurrentRecord) string {
-	maker := k.maker(r, s, now)
-	v := k.verdict(r, s, now, maker)
+	v := k.verdict(r, s, now)
 	switch {
 	case v.State == life.Dead:
 		return ""
-	case maker == inventory.Nobody && v.Row != inventory.Newer:
+	case v.Maker == inventory.Nobody && v.Row != inventory.Newer:
 		Warn(r, fmt.Errorf("what owner %s has without a record is kept: %s; its DEL removes it", s.Owner, v.Why))
 	}
 	return v.Why
@@ -107,112 +103,37 @@ func (k *Kernel) stays(r *plugin.Request, s Suspect, now []record.CurrentRecord)
 
 // Dead reports whether an attachment is dead that is not on a GC's list. now are its records.
 func (k *Kernel) Dead(r *plugin.Request, s Suspect, now []record.CurrentRecord) bool {
-	return k.verdict(r, s, now, k.maker(r, s, now)).State == life.Dead
+	return k.verdict(r, s, now).State == life.Dead
 }
 
 // verdict decides whether an attachment is dead that is not on a GC's list.
-func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecord, maker inventory.Maker) inventory.Verdict {
-	e := k.evidence(s.Owner, now)
-	e.Maker, e.Named = maker, s.Names.ContainerID != ""
+func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecord) inventory.Verdict {
+	e := k.evidence(r.Network, s.Owner, now)
+	e.Names = cmp.Or(e.Names, s.Names)
 	e.Date(s.Since)
-	if e.Maker == inventory.Another {
-		e.Spaces = append(e.Spaces, k.cached(now)...)
-	}
-	if !r.Everyones() {
-		e.Here = func() (string, error) { return k.attachedHere(s.Addrs) }
-	}
-	e.Pair = k.settled(e)
-	return inventory.Judge(e, inventory.Question{HasList: true, Listed: r.Listed()})
+	e.Here = func() (string, error) { return k.attached(s.Addrs...) }
+	e.Settling = &k.settling
+	return inventory.Judge(e, inventory.OfList(r.Listed(), k.runtime(), r.Everyones()))
 }
 
-// SettleTime is how long a GC waits for the kernel to delete veth pairs of namespaces that are gone.
-const SettleTime = 2 * time.Second
-
-// AwaitEnd waits until the kernel has deleted a link, which it does a moment after the link's namespace has ended.
-func AwaitEnd(ctx context.Context, until time.Time, there func() bool) {
-	for there() && time.Now().Before(until) && clock.Sleep(ctx, 5*time.Millisecond) {
-		// clock.Sleep in the condition waits
-	}
-}
-
-// settled returns e.Pair for a GC, which may come at once after the namespace has ended. All attachments of a session
-// together wait for SettleTime at most.
-func (k *Kernel) settled(e *inventory.Evidence) func() (string, error) {
-	pair := e.Pair
-	return func() (link string, err error) {
-		if v := e.Namespace(); v.State != life.Dead || v.Why == "" {
-			return pair()
-		}
-		if k.settleBy.IsZero() {
-			k.settleBy = time.Now().Add(SettleTime)
-		}
-		AwaitEnd(context.Background(), k.settleBy, func() bool {
-			link, err = pair()
-			return link != "" && err == nil
-		})
-		return link, err
-	}
-}
-
-// evidence returns what records and links say of an attachment.
-func (k *Kernel) evidence(o owner.Key, now []record.CurrentRecord) *inventory.Evidence {
+// evidence returns what records, the cached result and links say of an attachment. Another program may have attached the
+// container again after ours, and then only the result says where.
+func (k *Kernel) evidence(network string, o owner.Key, now []record.CurrentRecord) *inventory.Evidence {
 	var links []string
-	e := &inventory.Evidence{At: k.judge.At, Pair: func() (string, error) { return k.livingPair(o, links) }}
+	e := &inventory.Evidence{At: k.judge.At, Pair: func() (string, error) { return k.LivingPair(o, links) }}
 	for _, at := range now {
-		if rec := at.Record; rec != nil {
-			links = append(links, rec.Links...)
-			e.Spaces = append(e.Spaces, inventory.Space{Path: rec.NetNS, Mark: rec.NetNSMark})
+		e.Record(at.Record.Head(), at.Since)
+		if at.Record != nil {
+			links = append(links, at.Record.Links...)
 		}
-		e.Date(at.Since)
 	}
 	if slices.ContainsFunc(now, func(at record.CurrentRecord) bool { return at.Record == nil }) {
 		links = nil // the lost record may have had the pair
 	}
+	if e.Names.ContainerID != "" {
+		e.Space(traces.CachedNetNS(k.session.Paths, network, e.Names), nil)
+	}
 	return e
-}
-
-// cached returns the namespace of an attachment's cached result, unless a record has its path. Another program may have
-// attached the container again after ours, and then only the result says where.
-func (k *Kernel) cached(now []record.CurrentRecord) []inventory.Space {
-	path, known := "", false
-	for _, at := range now {
-		if at.Record != nil && path == "" {
-			path = traces.CachedNetNS(k.session.Paths, at.Record.Network, keyOf(at.Record))
-		}
-	}
-	for _, at := range now {
-		known = known || at.Record != nil && at.Record.NetNS == path
-	}
-	if path == "" || known {
-		return nil
-	}
-	return []inventory.Space{{Path: path}}
-}
-
-// maker says who made an attachment. If no record can be read, but its names are known, the list would have had it.
-func (k *Kernel) maker(r *plugin.Request, s Suspect, now []record.CurrentRecord) inventory.Maker {
-	other := func(at record.CurrentRecord) bool { return at.Record != nil && at.Record.OfOther(k.runtime()) }
-	switch {
-	case len(now) == 0 || s.Names.ContainerID == "":
-		return inventory.Nobody
-	case !r.Everyones() && slices.ContainsFunc(now, other):
-		return inventory.Another
-	}
-	return inventory.Asker
-}
-
-// attachedHere finds a container on this host's links that has one of the addresses.
-func (k *Kernel) attachedHere(addrs []netip.Addr) (where string, err error) {
-	if len(addrs) == 0 {
-		return "", nil
-	}
-	at, err := k.attached()
-	for _, a := range addrs {
-		if path := at[a]; path != "" {
-			return fmt.Sprintf("%s has %s", path, a), nil
-		}
-	}
-	return "", err
 }
 
 // LeadsTo returns what may still lead to the addresses of an attachment that a GC has seized: the record of
@@ -224,7 +145,7 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 			return "plugin " + s.Plugin + " has a record of it"
 		}
 	}
-	link, err := k.livingPair(o, nil)
+	link, err := k.LivingPair(o, nil)
 	switch {
 	case err != nil:
 		return err.Error()
@@ -234,10 +155,11 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 	return ""
 }
 
-// livingPair returns the name of the owner's link that is the host's end of a veth pair in use. links are the names that
-// records have. Without them it looks for the owner's mark, and lists all links, but only once in a session. While the
-// caller holds the claim, no ADD makes a new one.
-func (k *Kernel) livingPair(o owner.Key, links []string) (name string, err error) {
+// LivingPair returns the name of the owner's link that is the host's end of a veth pair whose other end is up in an existing
+// namespace: the kernel deletes a pair later than its namespace. links are the names that traces have. Without them it
+// looks for the owner's mark, and lists all links, but only once in a session. While the caller holds the claim, no ADD
+// makes a new one.
+func (k *Kernel) LivingPair(o owner.Key, links []string) (name string, err error) {
 	host, err := k.Host()
 	if err == nil && len(links) == 0 {
 		links, err = k.marked(o)
@@ -250,17 +172,11 @@ func (k *Kernel) livingPair(o owner.Key, links []string) (name string, err error
 		if err != nil && !nl.IsNotFound(err) {
 			return "", err
 		}
-		if err == nil && traces.IsOf(link, o) && PairLives(host, link) {
+		if err == nil && traces.IsOf(link, o) && netstate.Carries(link) && host.Lives(link.Attrs().NetNsID) {
 			return name, nil
 		}
 	}
 	return "", nil
-}
-
-// PairLives reports whether a link is the host's end of a veth pair whose other end is up in an existing namespace. The
-// kernel deletes a pair later than its namespace.
-func PairLives(host *nl.Conn, link netlink.Link) bool {
-	return netstate.Carries(link) && host.Lives(link.Attrs().NetNsID)
 }
 
 // marked returns the names of the host's links that have the owner's mark.

@@ -25,7 +25,7 @@ func TestHead(t *testing.T) {
 		t.Fatal(files)
 	}
 	got, err := files[0].Head()
-	if diff := cmp.Diff(r.head(), got); diff != "" || err != nil || got.Schema != claim.Schema || got.Runtime != "crio" {
+	if diff := cmp.Diff(r.Head(), got); diff != "" || err != nil || got.Schema != claim.Schema || got.Runtime != "crio" {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	for what, wrong := range map[string]func(*Record){
@@ -36,7 +36,7 @@ func TestHead(t *testing.T) {
 	} {
 		other := *r
 		wrong(&other)
-		if other.head().Check(files[0].Path) == nil {
+		if other.Head().Check(files[0].Path) == nil {
 			t.Errorf("%s is accepted", what)
 		}
 	}

@@ -96,16 +96,16 @@ type Rule struct {
 	Own   bool       `json:"own,omitempty"` // no other attachment uses the table
 }
 
-// head returns the part of r that other programs read.
-func (r *Record) head() *claim.Head {
+// Head returns the part of r that other programs read, or nil if r is nil.
+func (r *Record) Head() *claim.Head {
+	if r == nil {
+		return nil
+	}
 	return &claim.Head{
 		Schema: r.Schema, Plugin: r.Plugin, Owner: r.Owner, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName,
-		NetNS: r.NetNS, NetNSMark: r.NetNSMark, Runtime: r.Runtime,
+		NetNS: r.NetNS, NetNSMark: r.NetNSMark, Pod: r.Pod, Runtime: r.Runtime, Caller: r.Caller,
 	}
 }
-
-// OfOther reports whether another runtime than the named one may have made the attachment.
-func (r *Record) OfOther(runtime string) bool { return r.head().OfOther(runtime) }
 
 // Dir is a directory of records. What processes that work on one attachment need to wait for each other is in
 // the embedded claim.Dir.
@@ -241,7 +241,7 @@ func read(path string) (*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
 	}
-	if err := r.head().Check(path); err != nil {
+	if err := r.Head().Check(path); err != nil {
 		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
 	}
 	return r, nil

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -26,13 +27,39 @@ func Judge(p paths.Paths) life.Judge {
 	return life.Judge{Proc: p.Proc, Run: p.Run, Containerd: filepath.SplitList(p.Containerd), Quiet: Quiet}
 }
 
-// Addresses maps each address in all namespaces of this node, except our own, to a path of its namespace.
-func Addresses(proc string) (map[netip.Addr]string, error) {
-	return addresses(proc, func(*nl.Conn) (bool, error) { return true, nil })
+// Finder finds a namespace that has one of the addresses. It returns "" if there is none.
+type Finder func(...netip.Addr) (path string, err error)
+
+// NewFinder returns a Finder among all namespaces of this node, except our own. The Finder looks into them once, when it has
+// the first address to find.
+func NewFinder(proc string) Finder {
+	all := func(*nl.Conn) (bool, error) { return true, nil }
+	return finder(func() (map[netip.Addr]string, error) { return addresses(proc, all) })
 }
 
-// Attached works like Addresses, but only for namespaces with a link whose other end or master is in ours.
-func Attached(proc string) (map[netip.Addr]string, error) {
+// NewFinderHere works like NewFinder, but only among namespaces with a link whose other end or master is in ours.
+func NewFinderHere(proc string) Finder {
+	return finder(func() (map[netip.Addr]string, error) { return attached(proc) })
+}
+
+func finder(read func() (map[netip.Addr]string, error)) Finder {
+	read = sync.OnceValues(read)
+	return func(addrs ...netip.Addr) (string, error) {
+		if len(addrs) == 0 {
+			return "", nil
+		}
+		where, err := read()
+		for _, a := range addrs {
+			if path := where[a]; path != "" {
+				return path, nil
+			}
+		}
+		return "", err
+	}
+}
+
+// attached maps each address in namespaces with a link whose other end or master is in ours to a path of its namespace.
+func attached(proc string) (map[netip.Addr]string, error) {
 	own, err := netns.Current()
 	if err != nil {
 		return nil, err
@@ -48,7 +75,7 @@ func Attached(proc string) (map[netip.Addr]string, error) {
 	})
 }
 
-// addresses collects the addresses of the namespaces for which want returns true.
+// addresses maps each address in those namespaces of this node, except our own, for which want returns true.
 func addresses(proc string, want func(*nl.Conn) (bool, error)) (map[netip.Addr]string, error) {
 	where := make(map[netip.Addr]string)
 	err := life.Each(proc, func(ns *netns.NS) error {

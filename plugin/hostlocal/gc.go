@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/vishvananda/netlink"
 
@@ -125,31 +124,33 @@ func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Ho
 //
 // prior is our record from before this call wrote its own.
 func isDead(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
-	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return spaces.Addresses(r.Session.Paths.Proc) })
-	judge := spaces.Judge(r.Session.Paths)
+	inUse, judge := spaces.NewFinder(r.Session.Paths.Proc), spaces.Judge(r.Session.Paths)
 	return func(res ipam.Reservation) bool {
-		path, mark := recordedNetNS(r, prior, res.Holder)
-		if path == "" {
-			path = traces.CachedNetNS(r.Session.Paths, r.Network, spec.AttachmentKey{ContainerID: res.Holder.ID, IfName: res.Holder.IfName})
-		}
-		e := &inventory.Evidence{At: judge.At, Earlier: res.EarlierBoot && mark == nil} // no record survives a boot
-		e.InUse = func() (string, error) {
-			where, err := inUse()
-			return where[res.Addr], err
-		}
-		if path != "" {
-			e.Spaces = []inventory.Space{{Path: path, Mark: mark}}
-		}
+		e := evidence(r, prior, res)
+		e.At, e.InUse = judge.At, func() (string, error) { return inUse(res.Addr) }
 		if owner.Of(r.Network, res.Holder.ID, res.Holder.IfName) == r.Owner {
 			e.At = func(path string, was *life.Mark) (life.State, string) { return over(r, &judge, path, was, res.Addr) }
 		}
-		v := inventory.Judge(e, inventory.Question{})
-		if e.Earlier && v.State != life.Dead {
-			e.Spaces = nil // since the boot, another namespace may have got the path
-			v = inventory.Judge(e, inventory.Question{})
-		}
-		return v.State == life.Dead
+		return inventory.Judge(e, inventory.Question{OnlyAddress: true}).State == life.Dead
 	}
+}
+
+// evidence returns what files say of a reservation's attachment. Of the attachment of this ADD, prior only says where the
+// earlier one was.
+func evidence(r *plugin.Request, prior *record.Record, res ipam.Reservation) *inventory.Evidence {
+	names := spec.AttachmentKey{ContainerID: res.Holder.ID, IfName: res.Holder.IfName}
+	e := &inventory.Evidence{Names: names, Outlived: res.EarlierBoot}
+	switch key := owner.Of(r.Network, names.ContainerID, names.IfName); {
+	case key != r.Owner:
+		if rec, err := kernel.Of(r).Records.Read(r.Network, key, name); rec != nil || err != nil {
+			e.Record(rec.Head(), res.Since)
+		}
+	case prior != nil && prior.NetNS != "":
+		e.Space(prior.NetNS, prior.NetNSMark)
+		return e
+	}
+	e.Space(traces.CachedNetNS(r.Session.Paths, r.Network, names), nil)
+	return e
 }
 
 // over judges the earlier namespace of this request's attachment. The runtime says that the container is new. So the
@@ -168,18 +169,4 @@ func over(r *plugin.Request, judge *life.Judge, path string, was *life.Mark, add
 		return life.Dead, path + " has no such address"
 	}
 	return state, why
-}
-
-// recordedNetNS returns path and mark of the namespace from our record. For the attachment of
-// this ADD, it uses prior, because the ADD has already replaced that record by its own.
-func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Holder) (path string, mark *life.Mark) {
-	key := owner.Of(r.Network, o.ID, o.IfName)
-	rec := prior
-	if key != r.Owner {
-		rec, _ = kernel.Of(r).Records.Read(r.Network, key, name) // an unreadable record names no namespace
-	}
-	if rec == nil {
-		return "", nil
-	}
-	return rec.NetNS, rec.NetNSMark
 }

@@ -93,6 +93,45 @@ func TestHiddenNamespace(t *testing.T) {
 	n.adds("c2", conf, "", "198.18.31.2/24 via 198.18.31.1")
 }
 
+// A file may look as if it were from before the boot, because the clock was set. Then the traces of its container still count:
+// a record, which no reboot leaves, also if it names no namespace or cannot be read, and a cached result beside a record,
+// because another program may have attached the container again.
+func TestOldFileOfThisBoot(t *testing.T) {
+	n := newNode(t)
+	const conf = `"subnet":"198.18.43.0/29"`
+	dir, living := filepath.Join(n.data, "net"), n.netns
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-10000 * time.Hour)
+	d := record.New(n.run)
+	defer d.Close()
+	for addr, id := range map[string]string{"198.18.43.2": "nowhere", "198.18.43.3": "torn", "198.18.43.4": "again", "198.18.43.5": "dead"} {
+		path := filepath.Join(dir, addr)
+		if err := errors.Join(os.WriteFile(path, []byte(id+"\r\neth0"), 0o600), os.Chtimes(path, old, old)); err != nil {
+			t.Fatal(err)
+		}
+		rec := &record.Record{Plugin: name, Network: "net", Owner: owner.Of("net", id, "eth0"), ContainerID: id, IfName: "eth0"}
+		if id == "again" || id == "dead" {
+			rec.NetNS, rec.NetNSMark = "/run/netns/none", &life.Mark{Boot: "an earlier boot"}
+		}
+		if err := d.Write(rec); err != nil {
+			t.Fatal(err)
+		}
+		if id != "torn" {
+			continue
+		}
+		if err := os.WriteFile(d.File("net", rec.Owner, name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Close()
+	n.cache("again", living)
+	n.adds("c1", conf, "", "198.18.43.6/29 via 198.18.43.1")
+	n.adds("c2", conf, "", "198.18.43.5/29 via 198.18.43.1")
+	n.fails(spec.Add, "c3", conf, "", spec.CodeNotAvailable, "failed to allocate for range 0: no IP addresses available in range set: 198.18.43.1-198.18.43.6")
+}
+
 // libcni's cache shows the attachments of the reference. No other test uses these addresses,
 // because an address in any namespace of the machine is not given out.
 func TestReboot(t *testing.T) {
