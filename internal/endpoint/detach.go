@@ -32,10 +32,9 @@ import (
 // instead of the record's.
 func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	k := kernel.Of(r)
-	env, err := k.Env(r)
-	if err != nil {
-		kernel.Warn(r, err) // the work on the host's side is enough
-		env, err = k.HostEnv(r)
+	env, err := k.DelEnv(r)
+	if env == nil {
+		return err
 	}
 	if err != nil {
 		return err

@@ -190,22 +190,30 @@ func (k *Kernel) env(r *plugin.Request) *netstate.Env {
 	}
 }
 
-// Env opens both namespaces of a request. In a DEL, the sandbox is nil if the namespace is
-// missing, not given, or another container's by now.
+// Env opens both namespaces of a request. If only the sandbox cannot be opened, Env returns the host's side with
+// the error.
 func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
-	env := k.env(r)
-	var err error
-	if env.Host, err = k.Host(); err != nil {
-		return nil, err
+	env, err := k.HostEnv(r)
+	if err != nil || r.NetNS == "" {
+		return env, err
 	}
-	if r.NetNS == "" || r.Verb == spec.Del && k.recycled(r) {
-		return env, nil
-	}
-	env.Sandbox, err = k.Sandbox(r.NetNS)
-	if err != nil && !(r.Verb == spec.Del && netns.Gone(err)) {
-		return nil, spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
+	if env.Sandbox, err = k.Sandbox(r.NetNS); err != nil {
+		return env, spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
 	}
 	return env, nil
+}
+
+// DelEnv works like Env for a DEL. The sandbox is nil if the namespace is missing, not given, or another
+// container's by now.
+func (k *Kernel) DelEnv(r *plugin.Request) (*netstate.Env, error) {
+	if r.NetNS != "" && k.recycled(r) {
+		return k.HostEnv(r)
+	}
+	env, err := k.Env(r)
+	if env != nil && netns.Gone(err) {
+		return env, nil
+	}
+	return env, err
 }
 
 // recycled works like Recycled for the record of a request's attachment.

@@ -107,7 +107,7 @@ func (k *Kernel) linkFollows(r *plugin.Request) bool {
 func DetachInside(r *plugin.Request, remove func(*nl.Conn, *record.Record) error) error {
 	k := Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
-		env, err := k.Env(r)
+		env, err := k.DelEnv(r)
 		if err != nil {
 			Warn(r, err)
 			return nil

@@ -81,7 +81,7 @@ func addresses(env *netstate.Env) (ips []spec.IPConfig, err error) {
 }
 
 func del(_ context.Context, r *plugin.Request) error {
-	env, err := kernel.Of(r).Env(r)
+	env, err := kernel.Of(r).DelEnv(r)
 	if err != nil || env.Sandbox == nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func del(_ context.Context, r *plugin.Request) error {
 		if err != nil {
 			kernel.Warn(r, err)
 		}
-		if env, err := k.Env(r); err != nil {
+		if env, err := k.DelEnv(r); err != nil {
 			kernel.Warn(r, err)
 		} else if env.Sandbox != nil {
 			restore(r, env.Sandbox, s)
