@@ -11,7 +11,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/plugin"
 )
 
 // Two attachments may need elements with the same key: networks with equal subnets assign one
@@ -67,22 +66,22 @@ func unique(list []owner.Key) (out []owner.Key) {
 }
 
 // displaced is called when another attachment has an element that this session needs.
-func (k *Kernel) displaced(r *plugin.Request, conflict *nft.ConflictError) error {
+func (k *Kernel) displaced(conflict *nft.ConflictError) (warning, err error) {
 	from, _ := nft.OwnerOf(conflict.Have.Comment)
 	for _, rec := range slices.Backward(k.adding) {
 		if !k.names(rec, conflict.Want) {
 			continue
 		}
 		had := len(rec.Displaced)
-		err := k.Displace(rec, owner.Key(from))
+		err = k.Displace(rec, owner.Key(from))
 		if len(rec.Displaced) > had {
 			_, names, _ := strings.Cut(conflict.Have.Comment, " ")
 			conflict.Have.Comment = ""
-			Warn(r, fmt.Errorf("%s has the address too: %s; give each network a subnet of its own", names, conflict.Have))
+			warning = fmt.Errorf("%s has the address too: %s; give each network a subnet of its own", names, conflict.Have)
 		}
-		return err
+		return warning, err
 	}
-	return nil
+	return nil, nil
 }
 
 // Withdraw queues the removal of a record's firewall elements and restores the elements of

@@ -185,7 +185,7 @@ func (k *Kernel) Sandbox(path string) (*nl.Conn, error) {
 func (k *Kernel) env(r *plugin.Request) *netstate.Env {
 	return &netstate.Env{
 		NFT: k.NFT, Records: k.Records, Warn: func(err error) { Warn(r, err) },
-		Conflict: func(conflict *nft.ConflictError) error { return k.displaced(r, conflict) }, Say: r.Session.Dry, Mended: r.Session.Mended,
+		Conflict: k.displaced, Say: r.Session.Dry, Mended: r.Session.Mended,
 		HolderAdded: func(fact string, o owner.Key) { k.holding[o] = append(k.holding[o], fact) },
 	}
 }

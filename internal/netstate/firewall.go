@@ -33,9 +33,17 @@ func (e Element) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if env.Conflict == nil {
 		env.NFT.Add(e.Element)
 	} else {
-		env.NFT.AddOrDecide(env.Conflict, e.Element)
+		env.NFT.AddOrDecide(env.decide, e.Element)
 	}
 	return nil, nil
+}
+
+func (env *Env) decide(conflict *nft.ConflictError) error {
+	warning, err := env.Conflict(conflict)
+	if warning != nil {
+		env.Warn(warning)
+	}
+	return err
 }
 
 // Diff describes in a sentence what is lost.

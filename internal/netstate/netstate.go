@@ -64,8 +64,8 @@ type Env struct {
 	Warn func(error)
 
 	// Conflict is called if another attachment already has the same element. If Conflict is nil, this
-	// attachment takes the element from the other.
-	Conflict func(*nft.ConflictError) error
+	// attachment takes the element from the other. Env warns of warning.
+	Conflict func(*nft.ConflictError) (warning, err error)
 
 	// First is called before an attachment becomes the first holder of a fact. First may be nil.
 	First func(*record.Fact) error
