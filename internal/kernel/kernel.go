@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/patchbay-net/patchbay/internal/claim"
 	"github.com/patchbay-net/patchbay/internal/clock"
@@ -53,10 +52,10 @@ type Kernel struct {
 	sweeps     bool                              // sweepDead was called
 	holding    map[owner.Key][]string            // facts whose elements are queued
 
-	caller  func() *life.Caller // reads the process that called this one, once
-	runtime func() string       // name of the runtime's process, read once
+	runtimeName once[string]        // see runtime
+	containerd  once[*life.Caller]  // see caller
+	containers  once[spaces.Finder] // see attached
 
-	attached spaces.Finder // among the containers on this host's links
 	judge    life.Judge
 	traces   *traces.Node
 	settling inventory.Settling
@@ -85,11 +84,7 @@ func open(s *plugin.Session) *Kernel {
 		displacing: make(map[displacement]bool),
 		naming:     make(map[*record.Record]map[place]bool),
 
-		caller:  sync.OnceValue(func() *life.Caller { return life.ReadCaller(s.Paths.Proc, s.CallerPID()) }),
-		runtime: sync.OnceValue(func() string { return life.RuntimeName(s.Paths.Proc, s.RuntimePID()) }),
-
-		attached: spaces.NewFinderHere(s.Paths.Proc),
-		judge:    spaces.Judge(s.Paths),
+		judge: spaces.Judge(s.Paths),
 	}
 	s.OnFlush(k.commit)
 	s.OnDiscard(k.discard)
@@ -121,9 +116,6 @@ func (k *Kernel) close() {
 	k.Records.Close() // release the locks before waiting
 	k.NFT.Close()     //nolint:errcheck // the queue is committed or discarded by now
 }
-
-// Runtime returns the name of the runtime's process, as records have it.
-func (k *Kernel) Runtime() string { return k.runtime() }
 
 // Lives reports whether the namespace of a record may still exist. Whoever takes something from another attachment asks
 // this.
