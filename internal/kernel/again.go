@@ -4,6 +4,7 @@
 package kernel
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -20,7 +21,30 @@ import (
 type repeatedAdd struct {
 	rec  *record.Record
 	gone []nft.Element
+	r    *plugin.Request
 	over bool // the removal is done, or the ADD failed
+}
+
+// write adds to rec what the earlier record names, and writes rec. If another ADD of the same
+// attachment writes a record in between, write reads that record and tries again.
+func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Record, err error) {
+	rec.Noted = true
+	mine := *rec
+	const tries = 10
+	for try := 1; ; try++ {
+		if before, err = k.Records.ReadLocked(rec.Network, rec.Owner, rec.Plugin); err != nil {
+			Warn(r, err) // the new record replaces the broken one
+		}
+		*rec = mine
+		a := k.follow(rec, before)
+		err = k.Records.WriteOver(rec)
+		if err == nil {
+			k.removeLater(r, a)
+		}
+		if !errors.Is(err, record.ErrChanged) || try == tries {
+			return before, err
+		}
+	}
 }
 
 // follow copies into rec what the earlier record names. If the namespace of the earlier ADD is
@@ -60,9 +84,8 @@ func (k *Kernel) removeLater(r *plugin.Request, a *repeatedAdd) {
 		return
 	}
 	k.withdraw(a.rec, a.gone)
+	a.r = r
 	k.repeats = append(k.repeats, a)
-	k.AfterCommit(r, func() { k.settle(r, a) })
-	r.Session.OnDiscard(func() { a.over = true })
 }
 
 // inherit copies into rec what only a DEL may remove. The new ADD cannot remove it, because each
@@ -111,16 +134,18 @@ func inheritZones(rec, before *record.Record) {
 	}
 }
 
-// settle runs after the transaction and writes the record without the removed elements. If settle
-// fails, the record names too many elements, which does no harm.
-func (k *Kernel) settle(r *plugin.Request, a *repeatedAdd) {
-	if a.over {
-		return
-	}
-	a.over = true
-	a.rec.Elements = without(a.rec.Elements, a.gone)
-	if err := k.Records.Rewrite(a.rec); err != nil {
-		Warn(r, err)
+// settle runs after the transaction and writes the records without the removed elements. If settle
+// fails, a record names too many elements, which does no harm.
+func (k *Kernel) settle() {
+	for _, a := range k.repeats {
+		if a.over {
+			continue
+		}
+		a.over = true
+		a.rec.Elements = without(a.rec.Elements, a.gone)
+		if err := k.Records.Rewrite(a.rec); err != nil {
+			Warn(a.r, err)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -24,16 +25,34 @@ func (k *Kernel) commit(ctx context.Context) error {
 	if err == nil {
 		err = k.withdrawDetached(ctx)
 	}
-	k.failed = err != nil
+	if k.failed = err != nil; !k.failed {
+		k.settle()
+	}
 	if errors.Is(err, record.ErrReleased) {
 		err = spec.Errorf(spec.CodeTryAgain, "a DEL of the attachment ran during its ADD: %w", err)
 	}
 	return err
 }
 
+// AfterCommit registers a function that runs after the firewall transaction of an ADD. If the ADD or the
+// transaction fails, the function does not run.
+func (k *Kernel) AfterCommit(r *plugin.Request, fn func()) {
+	discarded := false
+	r.Session.OnDiscard(func() { discarded = true })
+	r.Session.OnFlush(func(context.Context) error {
+		if !discarded && !k.failed {
+			fn()
+		}
+		return nil
+	})
+}
+
 // discard drops what an ADD has queued.
 func (k *Kernel) discard() {
 	k.NFT.Discard()
+	for _, a := range k.repeats {
+		a.over = true
+	}
 	clear(k.holding)
 	k.adding = nil
 }

@@ -8,7 +8,6 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -90,19 +89,6 @@ func open(s *plugin.Session) *Kernel {
 	s.OnDiscard(k.discard)
 	s.OnClose(k.close)
 	return k
-}
-
-// AfterCommit registers a function that runs after the firewall transaction of an ADD. If the ADD or the
-// transaction fails, the function does not run.
-func (k *Kernel) AfterCommit(r *plugin.Request, fn func()) {
-	discarded := false
-	r.Session.OnDiscard(func() { discarded = true })
-	r.Session.OnFlush(func(context.Context) error {
-		if !discarded && !k.failed {
-			fn()
-		}
-		return nil
-	})
 }
 
 // close closes the firewall socket last: after elements were deleted, closing waits for the kernel.
@@ -321,28 +307,6 @@ func (k *Kernel) cookie(path string) uint64 {
 		return c.Cookie()
 	}
 	return life.CookieOf(path)
-}
-
-// write adds to rec what the earlier record names, and writes rec. If another ADD of the same
-// attachment writes a record in between, write reads that record and tries again.
-func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Record, err error) {
-	rec.Noted = true
-	mine := *rec
-	const tries = 10
-	for try := 1; ; try++ {
-		if before, err = k.Records.ReadLocked(rec.Network, rec.Owner, rec.Plugin); err != nil {
-			Warn(r, err) // the new record replaces the broken one
-		}
-		*rec = mine
-		a := k.follow(rec, before)
-		err = k.Records.WriteOver(rec)
-		if err == nil {
-			k.removeLater(r, a)
-		}
-		if !errors.Is(err, record.ErrChanged) || try == tries {
-			return before, err
-		}
-	}
 }
 
 // BootID returns "" if the boot id cannot be read.
