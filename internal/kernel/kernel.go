@@ -245,8 +245,8 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	if args, err := r.CNIArgs(); err == nil {
 		rec.Pod = spec.Pod(args)
 	}
-	if k.marks[r.NetNS] != nil || netns.Is(r.NetNS) { // an IPAM plugin may get any path; a path that is no namespace would later look like a dead one
-		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
+	if mark := k.mark(r.NetNS); mark != nil { // an IPAM plugin may get any path; a path that is no namespace would later look like a dead one
+		rec.NetNS, rec.NetNSMark = r.NetNS, mark
 	}
 	rec.Runtime = k.runtime()
 	if rec.Pod != "" && rec.NetNS != "" {
@@ -288,8 +288,8 @@ func (k *Kernel) Read(r *plugin.Request) *record.Record {
 	return rec
 }
 
-// mark returns the mark of the namespace at path, with its cookie. All plugins of a session get
-// the same mark.
+// mark returns the mark of the namespace at path, with its cookie, or nil if there is no namespace. All
+// plugins of a session get the same mark.
 func (k *Kernel) mark(path string) *life.Mark {
 	if m := k.marks[path]; m != nil {
 		return m
