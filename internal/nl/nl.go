@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/rawnl"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -46,6 +47,15 @@ func In(ns *netns.NS, proc string) (*Conn, error) {
 		return nil, errors.Join(fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err), ns.Close())
 	}
 	return &Conn{library: library{raw: raw, ns: ns}, NS: ns, proc: procfs{path: proc}}, nil
+}
+
+// dialIn opens a socket in another namespace.
+func dialIn(ns *netns.NS) (*socket, error) {
+	fd, err := ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	return strict(rawnl.Bind(fd))
 }
 
 // Close closes the socket, the namespace and the thread that Do uses.

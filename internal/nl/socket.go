@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/rawnl"
-	"github.com/patchbay-net/patchbay/netns"
 )
 
 // socket is a netlink socket on which the kernel applies the filters in requests
@@ -31,15 +30,6 @@ var buffers = sync.Pool{New: func() any { return new([vnl.RECEIVE_BUFFER_SIZE]by
 
 // dial opens a socket in the namespace of the calling thread, for any protocol of netlink(7).
 func dial(protocol int) (*socket, error) { return strict(rawnl.Open(protocol)) }
-
-// dialIn opens a socket in another namespace.
-func dialIn(ns *netns.NS) (*socket, error) {
-	fd, err := ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	return strict(rawnl.Bind(fd))
-}
 
 func strict(s rawnl.Socket, err error) (*socket, error) {
 	if err != nil {
