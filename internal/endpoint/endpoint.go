@@ -8,6 +8,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -62,7 +63,7 @@ func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Address
 // Lost describes the veth pair for a DEL whose record is lost. The pair has its usual name. The
 // MAC comes from the previous result, or, without one, from the owner.
 func Lost(r *plugin.Request) *Pair {
-	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(r).Container()}
+	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(kernel.Of(r), r.Owner).Container()}
 	if r.Prev() == nil {
 		return p
 	}
@@ -99,47 +100,49 @@ const (
 func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name string) (bool, error) {
 	for try := 1; ; try++ {
 		link, err := env.Host.Link(name)
-		switch {
-		case nl.IsNotFound(err):
+		if nl.IsNotFound(err) {
 			return true, nil
-		case err != nil || link.Attrs().Alias != r.Owner.Alias():
+		}
+		if err != nil || link.Attrs().Alias != r.Owner.Alias() {
 			return false, err
-		case orphaned(r, env, link) && r.Session.Dry != nil:
+		}
+		before := earlier(r, env)
+		switch orphan := orphaned(r, env, link, before); {
+		case orphan && r.Session.Dry != nil:
 			return true, nil
-		case orphaned(r, env, link):
+		case orphan:
 			return true, netstate.DeleteLink(env.Host, link)
 		case try == endingTries || !clock.Sleep(ctx, endingWait):
-			return false, &netstate.VethExistsError{IfName: r.IfName, Host: name, In: attachedIn(r)}
+			return false, &netstate.VethExistsError{IfName: r.IfName, Host: name, In: cmp.Or(before.NetNS, "another namespace")}
 		}
 	}
 }
 
-// attachedIn returns the namespace in our record.
-func attachedIn(r *plugin.Request) string {
-	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
-	if err != nil || rec == nil || rec.NetNS == "" {
-		return "another namespace"
+// earlier returns the attachment's record of an earlier ADD. If there is none, or it cannot be read, it is empty.
+func earlier(r *plugin.Request, env *netstate.Env) *record.Record {
+	rec, err := env.Records.Read(r.Network, r.Owner, r.Plugin.Name)
+	if err != nil || rec == nil {
+		return &record.Record{}
 	}
-	return rec.NetNS
+	return rec
 }
 
 // orphaned reports whether the namespace of a link's other end is gone. It is gone if nothing
-// holds it, or if the namespace in our record is dead. If the record has the same path as this
+// holds it, or if the namespace in the earlier record is dead. If the record has the same path as this
 // request, the path may lead to a new namespace by now. Then the link's other end is not in it,
 // and orphaned returns true.
-func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
+func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link, before *record.Record) bool {
 	if at := link.Attrs(); link.Type() == "veth" && at.NetNsID >= 0 && !env.Host.Lives(at.NetNsID) {
 		return true
 	}
-	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
-	if err != nil || rec == nil || rec.NetNS == "" {
+	if before.NetNS == "" {
 		return false
 	}
-	if rec.NetNS == r.NetNS {
+	if before.NetNS == r.NetNS {
 		peer, err := env.Sandbox.LinkAt(link.Attrs().ParentIndex)
 		return nl.IsNotFound(err) || err == nil && peer.Attrs().ParentIndex != link.Attrs().Index
 	}
-	return kernel.Of(r).Over(rec)
+	return kernel.Of(r).Over(before)
 }
 
 // Addresses derives locally administered Ethernet addresses from owner and boot id. A repeated
@@ -151,8 +154,8 @@ type Addresses struct {
 }
 
 // AddressesOf reads the boot id. If it cannot be read, the addresses are derived without it.
-func AddressesOf(r *plugin.Request) Addresses {
-	return Addresses{boot: kernel.Of(r).BootID(), owner: r.Owner}
+func AddressesOf(k *kernel.Kernel, o owner.Key) Addresses {
+	return Addresses{boot: k.BootID(), owner: o}
 }
 
 // Host returns the MAC of the host's end.

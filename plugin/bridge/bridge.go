@@ -46,64 +46,74 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
+// adding is an ADD with what it has opened.
+type adding struct {
+	input
+	k   *kernel.Kernel
+	env *netstate.Env
+}
+
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	env, in, err := prepare(ctx, r)
+	a, err := prepare(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	first := link(in)
+	first := link(a.input)
 	todo := first
-	if endpoint.IPAMNeedsLink(in.conf.IPAM.Type) {
-		if err := apply(ctx, r, env, in, first, first); err != nil {
+	if endpoint.IPAMNeedsLink(a.conf.IPAM.Type) {
+		if err := apply(ctx, r, a, first, first); err != nil {
 			return nil, err
 		}
 		todo = nil
 	}
-	if in.conf.IPAM.Type != "" {
-		if in.ipam, err = r.IPAMAdd(ctx); err != nil {
+	if a.conf.IPAM.Type != "" {
+		if a.ipam, err = r.IPAMAdd(ctx); err != nil {
 			return nil, err
 		}
-		if err := endpoint.ValidateAnswer(in.conf.MTU, in.ipam); err != nil {
+		if err := endpoint.ValidateAnswer(a.conf.MTU, a.ipam); err != nil {
 			return nil, err
 		}
 	}
-	then, result, err := configuration(in)
+	then, result, err := configuration(a.input)
 	if err != nil {
 		return nil, err
 	}
 	then = append(then, endpoint.Egress(r, then)...)
-	if err := apply(ctx, r, env, in, slices.Concat(first, then), slices.Concat(todo, then)); err != nil || r.Session.Dry != nil {
+	if err := apply(ctx, r, a, slices.Concat(first, then), slices.Concat(todo, then)); err != nil || r.Session.Dry != nil {
 		return result, err
 	}
-	return result, describe(env, in.conf, result)
+	return result, describe(a.env, a.conf, result)
 }
 
 // prepare reads the state of the host. prepare refuses a configuration that cannot work,
 // before anything is changed.
-func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in input, err error) {
-	k := kernel.Of(r)
-	if env, err = k.Env(r); err != nil {
-		return nil, in, err
+func prepare(ctx context.Context, r *plugin.Request) (*adding, error) {
+	a := &adding{input: inputOf(r), k: kernel.Of(r)}
+	var err error
+	if a.env, err = a.k.Env(r); err != nil {
+		return nil, err
 	}
-	in = inputOf(r)
-	if err := in.conf.fits(k); err != nil {
-		return nil, in, err
+	if err := a.conf.fits(a.k); err != nil {
+		return nil, err
 	}
-	env.First = func(f *record.Fact) error {
-		if f.Name != record.InternalFact(in.conf.Bridge) {
-			return nil
-		}
-		return in.conf.alone(k)
+	a.env.First = a.first
+	macs := endpoint.AddressesOf(a.k, r.Owner)
+	if a.pair, err = endpoint.New(ctx, r, a.env, macs); err != nil {
+		return nil, err
 	}
-	macs := endpoint.AddressesOf(r)
-	if in.pair, err = endpoint.New(ctx, r, env, macs); err != nil {
-		return nil, in, err
+	if a.conf.mac != nil {
+		a.pair.MAC = a.conf.mac
 	}
-	if in.conf.mac != nil {
-		in.pair.MAC = in.conf.mac
+	a.bridgeMAC = macs.Bridge(a.conf.Bridge)
+	return a, nil
+}
+
+// first refuses an internal network on a bridge that other networks use.
+func (a *adding) first(f *record.Fact) error {
+	if f.Name != record.InternalFact(a.conf.Bridge) {
+		return nil
 	}
-	in.bridgeMAC = macs.Bridge(in.conf.Bridge)
-	return env, in, nil
+	return a.conf.alone(a.k)
 }
 
 func inputOf(r *plugin.Request) input {
@@ -111,14 +121,13 @@ func inputOf(r *plugin.Request) input {
 }
 
 // apply records the whole state of the attachment and then applies the part in todo.
-func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, all, todo netstate.State) error {
-	k := kernel.Of(r)
-	rec := &record.Record{Bridge: in.conf.Bridge, Links: []string{in.pair.Host}}
+func apply(ctx context.Context, r *plugin.Request, a *adding, all, todo netstate.State) error {
+	rec := &record.Record{Bridge: a.conf.Bridge, Links: []string{a.pair.Host}}
 	endpoint.Note(rec, all)
-	if err := k.Record(r, rec); err != nil {
+	if err := a.k.Record(r, rec); err != nil {
 		return err
 	}
-	return k.Apply(ctx, r, env, todo)
+	return a.k.Apply(ctx, r, a.env, todo)
 }
 
 // describe adds to the result what only the kernel knows. describe reads the bridge's MAC

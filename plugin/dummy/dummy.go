@@ -68,11 +68,12 @@ func (c *Conf) Load(*plugin.Request) error {
 func validate(r *plugin.Request) error { return endpoint.ValidateSegment(r, 0) }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	env, err := kernel.Of(r).Env(r)
+	k := kernel.Of(r)
+	env, err := k.Env(r)
 	if err != nil {
 		return nil, err
 	}
-	return single(r, endpoint.AddressesOf(r).Container()).Attach(ctx, r, env)
+	return single(r, endpoint.AddressesOf(k, r.Owner).Container()).Attach(ctx, r, env)
 }
 
 // single describes the attachment. A new interface gets a MAC derived from the owner, so a

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -49,7 +50,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	conf := plugin.ConfOf[Conf](r)
 	c := conf.Child()
 	if c.MAC == nil && conf.mode != netlink.MACVLAN_MODE_PASSTHRU { // in passthru mode the link has the master's MAC
-		c.MAC = endpoint.AddressesOf(r).Container()
+		c.MAC = endpoint.AddressesOf(kernel.Of(r), r.Owner).Container()
 	}
 	return c.Attach(ctx, r)
 }

@@ -109,7 +109,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	in := inputOf(r)
-	if in.pair, err = endpoint.New(ctx, r, env, endpoint.AddressesOf(r)); err != nil {
+	if in.pair, err = endpoint.New(ctx, r, env, endpoint.AddressesOf(k, r.Owner)); err != nil {
 		return nil, err
 	}
 	if in.ipam, err = r.IPAMAdd(ctx); err != nil {

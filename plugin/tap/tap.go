@@ -51,13 +51,14 @@ var Plugin = plugin.Plugin{
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	conf := plugin.ConfOf[Conf](r)
-	env, err := kernel.Of(r).Env(r)
+	k := kernel.Of(r)
+	env, err := k.Env(r)
 	if err != nil {
 		return nil, err
 	}
 	mac := conf.mac
 	if mac == nil {
-		mac = endpoint.AddressesOf(r).Container()
+		mac = endpoint.AddressesOf(k, r.Owner).Container()
 	}
 	link := object(r, conf, mac)
 	if conf.SelinuxContext != "" {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/cnm"
 	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -94,7 +95,7 @@ func ChosenMAC(r *plugin.Request) (net.HardwareAddr, error) {
 	}
 	mac, err := w.MAC(r)
 	if mac == nil && err == nil {
-		mac = endpoint.AddressesOf(r).Container()
+		mac = endpoint.AddressesOf(kernel.Of(r), r.Owner).Container()
 	}
 	return mac, err
 }
