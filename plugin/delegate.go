@@ -60,8 +60,7 @@ func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 		}
 		call.Config = config
 	}
-	_, err := r.Session.Invoke(ctx, r.Head.IPAM.Type, &call)
-	return err
+	return r.Session.Do(ctx, r.Head.IPAM.Type, &call)
 }
 
 // Spare keeps the addresses of an attachment in this GC, because the plugin could not remove all that leads to
@@ -177,12 +176,24 @@ func (s *Session) invoke(ctx context.Context, pluginType string, c *spec.Call, o
 		return out, err
 	}
 	if ctx, err = deeper(ctx, pluginType); err != nil {
-		if c.Verb == spec.Del {
-			return nil, nil // the ADD stopped at this depth too, so nothing deeper exists
-		}
-		return nil, err
+		return nil, tooDeep(c, err)
 	}
 	return serve(ctx, p, c, s, outermost)
+}
+
+// Do works like Invoke for a verb without an answer, such as DEL.
+func (s *Session) Do(ctx context.Context, pluginType string, c *spec.Call) error {
+	p, err := s.start(pluginType, c, func(path string) error {
+		_, err := s.exec().Run(ctx, path, c)
+		return err
+	})
+	if err != nil || p == nil {
+		return err
+	}
+	if ctx, err = deeper(ctx, pluginType); err != nil {
+		return tooDeep(c, err)
+	}
+	return serveDo(ctx, p, c, s)
 }
 
 // Add works like Invoke for an ADD. prev is the previous result. If prev is nil, the plugin uses
@@ -260,6 +271,14 @@ func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 		return nil, spec.Invalid("plugin %s is called by plugins that it calls: is it its own IPAM plugin or delegate?", pluginType)
 	}
 	return context.WithValue(ctx, depthKey{}, depth+1), nil
+}
+
+// tooDeep returns no error for a DEL: the ADD stopped at this depth too, so nothing deeper exists.
+func tooDeep(c *spec.Call, err error) error {
+	if c.Verb == spec.Del {
+		return nil
+	}
+	return err
 }
 
 // ErrResult means that the ADD of another program succeeded, but its output is not a result. The

@@ -169,8 +169,7 @@ func (i *Inner) Do(ctx context.Context, verb spec.Verb, prev json.RawMessage) er
 	if err != nil {
 		return err
 	}
-	_, err = i.request.Session.Invoke(ctx, i.Type, call)
-	return err
+	return i.request.Session.Do(ctx, i.Type, call)
 }
 
 // call builds the call of a verb of the plugin, with the environment of the request.

@@ -40,6 +40,16 @@ func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result
 	return r.addAfter(ctx, prev)
 }
 
+// serveDo works like serve for a verb without an answer, which another plugin calls.
+func serveDo(ctx context.Context, p *Plugin, call *spec.Call, s *Session) error {
+	r, err := newRequest(p, call, s)
+	if err != nil {
+		return withVersion(err, spec.Current)
+	}
+	_, err = r.handle(ctx, false)
+	return err
+}
+
 // addAfter runs an ADD within this process, with prev as the previous result.
 func (r *Request) addAfter(ctx context.Context, prev *spec.Result) (*spec.Result, error) {
 	if prev != nil {

@@ -86,8 +86,7 @@ func detachOthers(ctx context.Context, r *plugin.Request, of *record.Record, net
 		}
 		call := kernel.RecordedDel(p.Name, of.Network, id, ifName)
 		call.NetNS = netNS
-		_, err := r.Session.Invoke(ctx, p.Name, call)
-		errs = append(errs, err)
+		errs = append(errs, r.Session.Do(ctx, p.Name, call))
 	}
 	if len(errs) > 0 || k.Finishing() {
 		errs = append(errs, k.NFT.Commit(ctx)) // waits until the elements are gone
@@ -105,8 +104,7 @@ func releaseAddress(ctx context.Context, r *plugin.Request, givers []string) err
 		}
 		call := kernel.RecordedDel(ipam, r.Network, r.ContainerID, r.IfName)
 		call.NetNS = r.NetNS
-		_, err := r.Session.Invoke(ctx, ipam, call)
-		errs = append(errs, err)
+		errs = append(errs, r.Session.Do(ctx, ipam, call))
 	}
 	return errors.Join(errs...)
 }
