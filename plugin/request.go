@@ -11,7 +11,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -122,82 +121,6 @@ func (u *undoStack) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// newRequest checks, before any work, whether p can serve the call.
-func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
-	if err := call.Validate(); err != nil {
-		return nil, err
-	}
-	head, err := spec.ParseConf(call.Config)
-	if err != nil {
-		return nil, err
-	}
-	if err := spec.ValidateNetworkName(head.Name); err != nil {
-		return nil, err
-	}
-	if err := allowed(p, call.Verb, head.CNIVersion); err != nil {
-		return nil, err
-	}
-	if call.Verb == spec.Add && p.Kind != IPAM {
-		if err := spec.ValidateNewIfName(call.IfName); err != nil {
-			return nil, err
-		}
-	}
-	if call, head, err = vouch(call, head, s); err != nil {
-		return nil, err
-	}
-	r := &Request{Call: call, Plugin: p, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s}
-	if call.Verb == spec.GC {
-		r.listed, r.everyones = s.listed(call.Config), clock.Everyones(call.Config)
-	}
-	if call.PerContainer() {
-		r.Owner = owner.Of(head.Name, call.ContainerID, call.IfName)
-	}
-	if err := r.parsePrev(); err != nil {
-		return nil, err
-	}
-	return r, r.place()
-}
-
-// place checks the namespace. IPAM plugins do not use the namespace, so place does not check it for
-// them: their caller may pass any path, as upstream's README does with /dev/null. If the
-// configuration is wrong too, place reports that error, because it does not depend on the
-// namespace.
-func (r *Request) place() error {
-	if r.Verb != spec.Del && r.Plugin.Kind == IPAM {
-		return nil
-	}
-	err := r.CheckNetNS()
-	if err == nil {
-		return nil
-	}
-	if wrong := r.validate(); wrong != nil {
-		return wrong
-	}
-	return err
-}
-
-// allowed returns an error if the plugin does not support the version, or if the version does not
-// have the verb. The texts are the same as in skel, the plugin library of containernetworking/cni.
-func allowed(p *Plugin, verb spec.Verb, version string) error {
-	min := map[spec.Verb]string{spec.Check: "0.4.0", spec.GC: "1.1.0", spec.Status: "1.1.0"}[verb]
-	if min != "" { // for an invalid version, skel has another text than for an unsupported one
-		if err := spec.ValidateVersion(version); err != nil {
-			return spec.Errorf(spec.CodeDecoding, "%w", err)
-		}
-		if !spec.AtLeast(version, min) {
-			return spec.Errorf(spec.CodeIncompatibleVersion, "config version does not allow %s", verb)
-		}
-	}
-	versions := p.Versions()
-	for _, v := range versions {
-		if v == version {
-			return nil
-		}
-	}
-	return spec.Errorf(spec.CodeIncompatibleVersion, "incompatible CNI versions").
-		WithDetails("config is %q, plugin supports %q", version, versions)
-}
-
 // CheckNetNS returns an error if the namespace is missing (ADD, CHECK), or if it is the namespace
 // of this process. For a DEL, the namespace of this process counts as gone, because a path in
 // /proc leads there after the kernel used a process id again. The SDK calls CheckNetNS before
@@ -220,22 +143,6 @@ func (r *Request) CheckNetNS() error {
 	case same && !r.NetNSOverride:
 		return spec.Errorf(spec.CodeInvalidNetNS, "plugin's netns and netns from CNI_NETNS should not be the same").
 			WithDetails("CNI_NETNS %s is the namespace the plugin runs in; set CNI_NETNS_OVERRIDE=1 to allow it", r.NetNS)
-	}
-	return nil
-}
-
-// parsePrev reads prevResult. A DEL ignores a prevResult that cannot be read.
-func (r *Request) parsePrev() error {
-	raw := r.Head.PrevResult
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil
-	}
-	prev, err := spec.ParseResult(raw, r.Version)
-	if err != nil && r.Verb != spec.Del {
-		return spec.Errorf(spec.CodeDecoding, "could not parse prevResult: %w", err)
-	}
-	if err == nil {
-		r.prev = prev
 	}
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
@@ -58,6 +57,8 @@ type Session struct {
 	last      bool // this process ends after the call
 
 	foreignNetNS string // a path that does not lead to our own namespace
+
+	collecting time.Time // when the first plugin of a GC was called
 
 	reserved []func(context.Context, *spec.Result) error
 
@@ -126,17 +127,6 @@ func (s *Session) isOwnNetNS(path string) (same bool, err error) {
 		s.foreignNetNS = path
 	}
 	return same, err
-}
-
-type listedKey struct{}
-
-// listed returns the time for Request.Listed. If a GC calls several plugins one after another,
-// all of them get the time of the first call.
-func (s *Session) listed(config []byte) time.Time {
-	if t, ok := clock.Listed(config); ok {
-		return t
-	}
-	return s.Value(listedKey{}, func() any { return time.Now() }).(time.Time)
 }
 
 // OnReserved registers a function that gets the answer of the IPAM plugin, before the plugin that asked

@@ -11,25 +11,46 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/claim"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
+// parseList reads what a GC's configuration says of its list of valid attachments: which they are, since when, and
+// whether they are those of all runtimes. If it says no time, all plugins that a GC calls one after another get that of
+// the first call.
+func (r *Request) parseList() error {
+	if err := r.vouch(); err != nil {
+		return err
+	}
+	listed, ok := clock.Listed(r.Config)
+	r.everyones = clock.Everyones(r.Config)
+	if s := r.Session; !ok {
+		if s.collecting.IsZero() {
+			s.collecting = time.Now()
+		}
+		listed = s.collecting
+	}
+	r.listed = listed
+	return nil
+}
+
 // vouch adds the Docker driver's attachments to a GC's list of valid attachments. The caller of
 // the GC may be another runtime on the same network, which does not know those attachments.
 // Plugins that this plugin calls get the longer list, also those of other programs.
-func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf, error) {
-	valid, ok := head.Valid()
-	if call.Verb != spec.GC || !ok {
-		return call, head, nil
+func (r *Request) vouch() error {
+	valid, ok := r.Head.Valid()
+	if !ok {
+		return nil
 	}
-	held, err := vouched(s.Paths, head.Name)
+	held, err := vouched(r.Session.Paths, r.Network)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	all := slices.Clone(valid)
 	for _, a := range held {
@@ -38,14 +59,15 @@ func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf
 		}
 	}
 	if len(all) == len(valid) {
-		return call, head, nil
+		return nil
 	}
-	more := *call
-	if more.Config, err = withValid(call.Config, all); err != nil {
-		return nil, nil, err
+	more := *r.Call
+	if more.Config, err = withValid(r.Config, all); err != nil {
+		return err
 	}
-	head, err = spec.ParseConf(more.Config)
-	return &more, head, err
+	r.Call = &more
+	r.Head, err = spec.ParseConf(more.Config)
+	return err
 }
 
 // vouched returns the attachments of each container for which the Docker driver holds a
