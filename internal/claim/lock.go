@@ -182,6 +182,11 @@ func versionIn(st *unix.Stat_t) Version {
 	return Version{uint64(st.Dev), st.Ino, st.Mtim.Nano()} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
+// Exists reports whether a plugin has a record, readable or not.
+func (d *Dir) Exists(network string, o owner.Key, plugin string) bool {
+	return VersionAt(d.File(network, o, plugin)) != Version{}
+}
+
 // VersionAt returns the version of the file at path, or the zero value if stat(2) fails.
 func VersionAt(path string) Version {
 	v, _ := StatVersion(path)

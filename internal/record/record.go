@@ -198,11 +198,6 @@ func (d *Dir) Read(network string, o owner.Key, plugin string) (*Record, error) 
 	return d.readVersioned(d.File(network, o, plugin))
 }
 
-// Exists reports whether a plugin has a record, readable or not.
-func (d *Dir) Exists(network string, o owner.Key, plugin string) bool {
-	return claim.VersionAt(d.File(network, o, plugin)) != claim.Version{}
-}
-
 // readVersioned reads a record and stores the file's version.
 func (d *Dir) readVersioned(path string) (*Record, error) {
 	v, err := claim.StatVersion(path) // read the version first: a record that is written before the content is read has another version
