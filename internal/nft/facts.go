@@ -74,7 +74,8 @@ func GuardLoopback(ifName, network string) Element {
 // in others, and to multicast groups.
 func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) []Element {
 	a := address.Addr().Unmap()
-	elems := []Element{{Set: of(a, SetMasqueraded4, SetMasqueraded6), Key: Addr(a), Comment: CleanComment(comment)}}
+	comment = CleanComment(comment)
+	elems := []Element{{Set: of(a, SetMasqueraded4, SetMasqueraded6), Key: Addr(a), Comment: comment}}
 	for _, n := range append([]netip.Prefix{address}, others...) {
 		if n.Addr().Is4() == a.Is4() && !n.IsSingleIP() {
 			elems = append(elems, within(SetSameNet4, SetSameNet6, a, n, comment))
@@ -142,7 +143,7 @@ func (e Element) Masquerades() bool {
 // its published ports. This includes traffic from the container to itself. Without it, the
 // answers would not pass through the host.
 func Neighbours(address netip.Prefix, comment string) Element {
-	return within(SetNeighbours4, SetNeighbours6, address.Addr().Unmap(), address, comment)
+	return within(SetNeighbours4, SetNeighbours6, address.Addr().Unmap(), address, CleanComment(comment))
 }
 
 // Isolate returns the element that stops forwarding from a bridge to any isolated bridge,

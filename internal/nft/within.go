@@ -30,13 +30,13 @@ const (
 	chainNeighbours = "neighbours"
 )
 
-// within returns the element by which an attachment puts its address into a network.
+// within returns the element by which an attachment puts its address into a network. comment is a clean one.
 func within(set4, set6 string, a netip.Addr, network netip.Prefix, comment string) Element {
 	network = network.Masked()
 	return Element{
 		Set:     of(a, set4, set6) + "_" + strconv.Itoa(network.Bits()),
 		Key:     append(Addr(a), Addr(network.Addr())...),
-		Comment: CleanComment(comment),
+		Comment: comment,
 	}
 }
 
