@@ -239,20 +239,3 @@ func attachedEgress(rec *record.Record) (out netstate.State) {
 	}
 	return out
 }
-
-// lostMasquerade returns all elements that Masquerade and Egress may have made for an address.
-// A DEL whose record is lost removes them.
-func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
-	var conf struct {
-		Outside Outside `json:"ipMasqOutside"`
-	}
-	if err := r.Decode(&conf); err != nil {
-		conf.Outside = nil // a configuration that is no longer valid must not stop the removal
-	}
-	network, _ := conf.Outside.around(address)
-	egress := nft.Egress(address.Addr(), address.Addr(), Comment(r)) // whatever it leaves with
-	if network == address {
-		return append(nft.Masqueraded(address, Comment(r)), egress)
-	}
-	return append(nft.Masqueraded(network, Comment(r), address), egress)
-}

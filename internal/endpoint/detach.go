@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -37,7 +35,7 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 		return err
 	}
 	if err != nil {
-		return err
+		kernel.Warn(r, err) // the work on the host's side is enough
 	}
 	made := func() *record.Record { return withoutRecord(k, r, env, lost) }
 	return k.Detach(r, made, func(rec *record.Record) error {
@@ -121,63 +119,6 @@ func givers(r *plugin.Request) (types []string) {
 		}
 	}
 	return types
-}
-
-// withoutRecord makes a record from what the owner alone determines: the names of links, and the
-// facts that the owner holds. If the attachment's addresses are not known, withoutRecord also
-// searches for the owner's elements. An attachment of the reference plugin has no record either,
-// so withoutRecord also queues the removal of what the reference left in the firewall.
-func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost []nft.Element) *record.Record {
-	rec := &record.Record{}
-	for n := range byte(candidates) {
-		rec.Links = append(rec.Links, r.Owner.LinkName(linkPrefix, n))
-	}
-	var err error
-	if rec.Shared, err = k.Records.FactsOf(r.Owner); err != nil {
-		kernel.Warn(r, err)
-	}
-	var addrs []netip.Addr
-	for _, a := range addresses(r, env) {
-		addrs = append(addrs, a.Addr())
-		k.Withdraw(&record.Record{Owner: r.Owner, Elements: lostMasquerade(r, a)})
-	}
-	if len(addrs) == 0 {
-		all, err := k.Traces().Elements(traces.Scope{Owner: r.Owner})
-		if err != nil {
-			kernel.Warn(r, err)
-		}
-		rec.Elements = slices.DeleteFunc(all[r.Owner], func(e nft.Element) bool { return !e.OfInterface() })
-	}
-	k.NFT.Queue(iptnft.Leftovers(kernel.Attachment(r), addrs))
-	rec.Elements = append(rec.Elements, lost...)
-	return rec
-}
-
-// addresses returns the addresses of the previous result or, if there is none, of the interface.
-func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
-	if prev := r.Prev(); prev != nil {
-		for _, ip := range prev.IPs {
-			addrs = append(addrs, ip.Address)
-		}
-		return addrs
-	}
-	if env.Sandbox == nil {
-		return nil
-	}
-	link, err := env.Sandbox.Link(r.IfName)
-	if err != nil {
-		return nil
-	}
-	list, err := env.Sandbox.Addrs(link.Attrs().Index)
-	if err != nil {
-		return nil
-	}
-	for _, a := range list {
-		if !a.Prefix.Addr().IsLinkLocalUnicast() {
-			addrs = append(addrs, a.Prefix)
-		}
-	}
-	return addrs
 }
 
 // Collect performs the GC of a plugin that makes a veth pair. Collect does the work of DEL for

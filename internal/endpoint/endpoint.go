@@ -60,21 +60,6 @@ func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Address
 	return p, err
 }
 
-// Lost describes the veth pair for a DEL whose record is lost. The pair has its usual name. The
-// MAC comes from the previous result, or, without one, from the owner.
-func Lost(r *plugin.Request) *Pair {
-	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(kernel.Of(r), r.Owner).Container()}
-	if r.Prev() == nil {
-		return p
-	}
-	for _, i := range r.Prev().Interfaces {
-		if mac, err := parseMAC(i); err == nil && i.Name == r.IfName && len(mac) == 6 {
-			p.MAC = mac
-		}
-	}
-	return p
-}
-
 // freeName returns the owner's first name that is not in use.
 func freeName(ctx context.Context, r *plugin.Request, env *netstate.Env) (string, error) {
 	for n := range byte(candidates) {

@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -148,10 +149,11 @@ func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 }
 
 func del(ctx context.Context, r *plugin.Request) error {
-	if _, err := r.Conf(); err != nil || !plugin.ConfOf[Conf](r).MacSpoofChk {
-		return endpoint.Detach(ctx, r) // a configuration that is no longer valid must not stop the DEL
+	var lost []nft.Element
+	if _, err := r.Conf(); err == nil && plugin.ConfOf[Conf](r).MacSpoofChk { // a configuration that is no longer valid must not stop the DEL
+		lost = spoofElements(endpoint.Lost(r), endpoint.Comment(r))
 	}
-	return endpoint.Detach(ctx, r, spoofElements(endpoint.Lost(r), endpoint.Comment(r))...)
+	return endpoint.Detach(ctx, r, lost...)
 }
 
 func check(ctx context.Context, r *plugin.Request) error {
