@@ -7,14 +7,9 @@
 package life
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/netns"
@@ -86,102 +81,6 @@ func (j *Judge) AtPath(path string, was *Mark) (state State, why string) {
 		return Unsure, path + " may be hidden: this process does not see the directory, or the processes, that the ADD saw"
 	}
 	return state, why
-}
-
-func stateAt(path string, was *Mark, proc, now string) (state State, why string) {
-	ns, err := netns.Open(path)
-	switch {
-	case errors.Is(err, netns.ErrNotNS):
-		return Unsure, path + " is no namespace here; its mount may be hidden from this process"
-	case errors.Is(err, fs.ErrNotExist):
-		return missing(path, was, proc)
-	case err != nil:
-		return Unsure, fmt.Sprintf("its namespace cannot be opened: %v", err)
-	}
-	defer ns.Close() //nolint:errcheck // read only
-	return compare(path, was, markOf(path, now), ns)
-}
-
-// missing decides whether a namespace is gone whose path does not exist.
-func missing(path string, was *Mark, proc string) (State, string) {
-	dir := filepath.Dir(path)
-	if _, err := os.Lstat(dir); err != nil && !strings.HasPrefix(path, "/proc/") {
-		return Unsure, dir + " is not here; it may be hidden from this process"
-	}
-	if state, where := inProcess(was, proc); state != Dead {
-		return state, "its namespace is not at " + path + ", but a process has it: " + where
-	}
-	return Dead, "its namespace " + path + " is gone"
-}
-
-// inProcess searches for a process in the marked namespace.
-func inProcess(was *Mark, proc string) (state State, where string) {
-	if was == nil {
-		return Dead, ""
-	}
-	var paths []string
-	for _, process := range numbered(proc) {
-		paths = append(paths, process+"/ns/net")
-	}
-	return match(was, paths)
-}
-
-// match searches for the marked namespace among the paths. If a mount or a file holds an inode of
-// the namespace, the inode still has the mark's time. If nothing holds an inode, opening the path
-// creates a new one. The new inode may belong to the marked namespace, or to another namespace
-// that got the same number.
-func match(was *Mark, paths []string) (state State, where string) {
-	state = Dead
-	for _, path := range paths {
-		before := coarse()
-		is := markOf(path, was.Boot)
-		if is == nil || is.Dev != was.Dev || is.Ino != was.Ino {
-			continue
-		}
-		if was.Same(is) {
-			return Alive, path
-		}
-		switch same, known := was.decidesAt(path); {
-		case same:
-			return Alive, path
-		case !known && is.Since >= before:
-			state, where = Unsure, path
-		}
-	}
-	return state, where
-}
-
-// coarse returns the time of the clock that dates inodes.
-func coarse() int64 {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
-		return 0
-	}
-	return ts.Nano()
-}
-
-func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
-	alive := "its namespace " + path + " exists"
-	same := was != nil && is != nil && was.Dev == is.Dev && was.Ino == is.Ino
-	switch host, err := ns.IsCurrent(); {
-	case was.Same(is) || same && host: // this process's own namespace exists, so no other has its inode number
-		return Alive, alive
-	case err == nil && host:
-		return Dead, "its namespace is gone: " + path + " is this process's own"
-	case was == nil || is == nil:
-		return Alive, alive
-	case !same:
-		return Dead, "its namespace is gone: another one is at " + path
-	}
-	switch same, known := was.decides(ns); {
-	case same:
-		return Alive, alive
-	case known:
-		return Dead, "its namespace is gone: another one is at " + path
-	case strings.HasPrefix(path, "/proc/"):
-		return Alive, alive // without a mount, each open creates a new inode
-	}
-	return Unsure, "its namespace may be gone: " + path + " was bound again"
 }
 
 // users knows the network namespaces that processes use. A process uses a namespace with an open
@@ -273,34 +172,6 @@ func (h users) doubt(was *Mark, why string) (State, string) {
 		return Unsure, "its namespace is not at its path, and something may hold it: " + where
 	}
 	return Dead, why + " (no visible process holds it)"
-}
-
-// Place identifies where paths of namespaces are looked up: a directory or, for paths in
-// procfs, a PID namespace. Inside a pod or a sandboxed unit, a path can lead to another place
-// than on the host.
-type Place struct {
-	Dev uint64 `json:"dev"`
-	Ino uint64 `json:"ino"`
-}
-
-// placeOf returns the place of a path, or nil if it cannot be read.
-func placeOf(path string) *Place {
-	dir := filepath.Dir(path)
-	if strings.HasPrefix(path, "/proc/") {
-		dir = "/proc/self/ns/pid"
-	}
-	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil {
-		return nil
-	}
-	return &Place{uint64(st.Dev), st.Ino} //nolint:unconvert // Dev is 32 bits wide on some architectures
-}
-
-// isOf reports whether this process looks the path up in this place: in the same directory or,
-// for a path in procfs, the same PID namespace. A nil place, which could not be read, always matches.
-func (p *Place) isOf(path string) bool {
-	now := placeOf(path)
-	return p == nil || now != nil && *p == *now
 }
 
 // initPIDs is the inode of the initial PID namespace, which shows all processes
