@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/conntrack"
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 )
@@ -95,7 +96,7 @@ func (q *question) established(a *Answer) error {
 func (q *question) asksFor(f conntrack.Flow) bool {
 	to := f.Reply.Src // after destination NAT
 	proto, port := q.target.of(to.Addr().Is6())
-	if proto != 0 && proto != policy.Protocol(f.Orig.Protocol) {
+	if proto != 0 && proto != l4.Protocol(f.Orig.Protocol) {
 		return false
 	}
 	if q.target.Port != 0 && port != to.Port() {

@@ -9,16 +9,16 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
 // Target is TO of a question: TO[:PORT[/PROTO]] or TO:PROTO. An IPv6 address with a port is in
 // brackets.
 type Target struct {
 	Word     string
-	Protocol policy.Protocol // 0: any. policy.ICMP stands for both families
-	Port     uint16          // 0: any
+	Protocol l4.Protocol // 0: any. policy.ICMP stands for both families
+	Port     uint16      // 0: any
 }
 
 // ParseTarget reads a target.
@@ -32,7 +32,7 @@ func ParseTarget(text string) (t Target, err error) {
 	case rest == "":
 		return t, nil
 	case !both && rest == "icmp":
-		t.Protocol = policy.ICMP
+		t.Protocol = l4.ICMP
 		return t, nil
 	case !both && !numeric(rest):
 		port, name = "", rest
@@ -43,7 +43,7 @@ func ParseTarget(text string) (t Target, err error) {
 	if !ok {
 		return t, fmt.Errorf("%q: protocol %q is not tcp, udp, sctp or icmp; icmp has no port", text, name)
 	}
-	if t.Protocol = policy.Protocol(number); port == "" && !both {
+	if t.Protocol = l4.Protocol(number); port == "" && !both {
 		return t, nil
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
@@ -72,7 +72,7 @@ func (t Target) String() string {
 	switch {
 	case t.Protocol == 0:
 		return "any port"
-	case t.Protocol == policy.ICMP:
+	case t.Protocol == l4.ICMP:
 		return "icmp"
 	case t.Port == 0:
 		return "any " + nft.ProtocolName(uint8(t.Protocol)) + " port"
@@ -87,12 +87,12 @@ const (
 )
 
 // of returns the protocol and the port in a packet of one family.
-func (t Target) of(v6 bool) (policy.Protocol, uint16) {
+func (t Target) of(v6 bool) (l4.Protocol, uint16) {
 	switch {
-	case t.Protocol != policy.ICMP:
+	case t.Protocol != l4.ICMP:
 		return t.Protocol, t.Port
 	case v6:
-		return policy.ICMPv6, echo6
+		return l4.ICMPv6, echo6
 	}
-	return policy.ICMP, echo
+	return l4.ICMP, echo
 }

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // Step is one part of a decision: the verdict for a pod in one direction, and the policy that gave
@@ -44,7 +46,7 @@ func (r Reason) String() string {
 // Allows decides on the first packet of a connection, with its addresses after destination NAT
 // and before source NAT. For ICMP and ICMPv6, port is the type. Allows considers only policies that
 // this node enforces: between pods of two nodes, both nodes must allow the packet.
-func (p *Program) Allows(from, to netip.Addr, proto Protocol, port uint16) (Verdict, Reason) {
+func (p *Program) Allows(from, to netip.Addr, proto l4.Protocol, port uint16) (Verdict, Reason) {
 	if discovery(proto, port) {
 		return Accept, Reason{{Because: "neighbour discovery always passes"}}
 	}

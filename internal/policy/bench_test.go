@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // large returns a cluster as in the targets: 20,000 pods in 200 namespaces, 110 of them on this
@@ -23,7 +25,7 @@ func large(policies int) *State {
 		s.Namespaces = append(s.Namespaces, Namespace{name, LabelsOf(map[string]string{"kubernetes.io/metadata.name": name, "team": fmt.Sprint("t", n%20)})})
 		for w := range workloads {
 			labels := LabelsOf(map[string]string{"app": fmt.Sprint("app", w), "tier": fmt.Sprint("tier", w%3), "pod-template-hash": fmt.Sprintf("%d-%d", n, w), "version": "v1"})
-			ports := []Port{{"http", TCP, uint16(8000 + w)}, {"metrics", TCP, 9090}}
+			ports := []Port{{"http", l4.TCP, uint16(8000 + w)}, {"metrics", l4.TCP, 9090}}
 			for r := range replicas {
 				i := len(s.Pods)
 				p := Pod{Namespace: name, Name: fmt.Sprintf("app%d-%d", w, r), Node: fmt.Sprint("node", i%182), Labels: labels, Ports: ports, Phase: "Running",

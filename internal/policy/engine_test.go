@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/test/policytest"
 )
 
@@ -92,14 +93,14 @@ func (e *engine) Allows(p policytest.Probe) (allowed bool, by string, err error)
 }
 
 // packetOf returns the protocol and the port of a probe. ICMP is an echo request.
-func packetOf(p policytest.Probe) (Protocol, uint16) {
-	switch proto, err := protocol(string(p.Protocol)); {
+func packetOf(p policytest.Probe) (l4.Protocol, uint16) {
+	switch proto, err := l4.Parse(string(p.Protocol)); {
 	case err == nil:
 		return proto, uint16(p.Port)
 	case p.From.Is4():
-		return ICMP, 8
+		return l4.ICMP, 8
 	}
-	return ICMPv6, 128
+	return l4.ICMPv6, 128
 }
 
 // In its ADD a pod needs no more than the policies of its namespace and of the cluster: the chains

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 var update = flag.Bool("update", false, "write the goldens of testdata anew")
@@ -49,20 +51,20 @@ func TestReasons(t *testing.T) {
 	program := Compile(shop(t))
 	for _, c := range []struct {
 		from, to string
-		proto    Protocol
+		proto    l4.Protocol
 		port     uint16
 		want     string
 	}{
-		{"10.1.1.2", "10.1.1.1", TCP, 80, "egress of x/b: accept, no policy denies it\n" +
+		{"10.1.1.2", "10.1.1.1", l4.TCP, 80, "egress of x/b: accept, no policy denies it\n" +
 			"ingress of x/a: accept, by rule ingress[0] of networkpolicy x/web"},
-		{"10.1.1.1", "10.0.0.2", TCP, 10250, "egress of x/a: deny, by rule egress[0] nodes of clusternetworkpolicy guard"},
-		{"10.1.1.1", "10.1.3.1", TCP, 81, "egress of x/a: deny, no rule allows it, and it is isolated by networkpolicy x/web"},
-		{"10.1.3.1", "10.1.2.1", TCP, 81, "ingress of y/a: deny, by rule ingress[0] of clusternetworkpolicy own"},
-		{"10.1.3.1", "10.1.2.3", TCP, 81, "ingress of y/c: deny, no rule allows it, and it is isolated by networkpolicy y/bad"},
-		{"10.0.0.1", "10.1.2.3", TCP, 81, "ingress of y/c: accept, its node may always reach it"},
-		{"10.1.2.3", "10.1.2.3", TCP, 81, "egress of y/c: accept, no policy denies it\n" +
+		{"10.1.1.1", "10.0.0.2", l4.TCP, 10250, "egress of x/a: deny, by rule egress[0] nodes of clusternetworkpolicy guard"},
+		{"10.1.1.1", "10.1.3.1", l4.TCP, 81, "egress of x/a: deny, no rule allows it, and it is isolated by networkpolicy x/web"},
+		{"10.1.3.1", "10.1.2.1", l4.TCP, 81, "ingress of y/a: deny, by rule ingress[0] of clusternetworkpolicy own"},
+		{"10.1.3.1", "10.1.2.3", l4.TCP, 81, "ingress of y/c: deny, no rule allows it, and it is isolated by networkpolicy y/bad"},
+		{"10.0.0.1", "10.1.2.3", l4.TCP, 81, "ingress of y/c: accept, its node may always reach it"},
+		{"10.1.2.3", "10.1.2.3", l4.TCP, 81, "egress of y/c: accept, no policy denies it\n" +
 			"ingress of y/c: accept, no NetworkPolicy keeps a pod from itself"},
-		{"10.1.3.1", "10.1.3.2", TCP, 81, "accept: neither end is a pod of this node"},
+		{"10.1.3.1", "10.1.3.2", l4.TCP, 81, "accept: neither end is a pod of this node"},
 	} {
 		_, why := program.Allows(addrs(c.from)[0], addrs(c.to)[0], c.proto, c.port)
 		if why.String() != c.want {

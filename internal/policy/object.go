@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // metadata has those fields that policies see of a namespace and of a node. Here and in apiPod, no
@@ -150,7 +152,7 @@ func (o *apiPod) ports() (ports []Port) {
 	}
 	for _, c := range containers {
 		for _, p := range c.Ports {
-			if proto, err := protocol(p.Protocol); err == nil && p.Name != "" {
+			if proto, err := l4.Parse(p.Protocol); err == nil && p.Name != "" {
 				ports = append(ports, Port{p.Name, proto, p.ContainerPort})
 			}
 		}

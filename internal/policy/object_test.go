@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 func TestParsePod(t *testing.T) {
@@ -19,7 +21,7 @@ func TestParsePod(t *testing.T) {
 			"containers":[{"name":"c","ports":[{"name":"http","containerPort":80},{"containerPort":81},{"name":"q","containerPort":7,"protocol":"QUIC"}]}],
 			"initContainers":[{"restartPolicy":"Always","ports":[{"name":"dns","containerPort":53,"protocol":"UDP"}]},{"ports":[{"name":"init","containerPort":9}]}]},
 		"status":{"phase":"Running","podIP":"10.1.1.1","podIPs":[{"ip":"10.1.1.1"},{"ip":"fd01::1"}]}}`))
-	want := Pod{Namespace: "x", Name: "a", UID: "u", Node: "n1", Labels: Labels{{"a", "1"}, {"b", "2"}}, Ports: []Port{{"http", TCP, 80}, {"dns", UDP, 53}},
+	want := Pod{Namespace: "x", Name: "a", UID: "u", Node: "n1", Labels: Labels{{"a", "1"}, {"b", "2"}}, Ports: []Port{{"http", l4.TCP, 80}, {"dns", l4.UDP, 53}},
 		Addresses: addrs("10.1.1.1", "fd01::1"), Phase: "Running", HostNetwork: true, Leaving: true, Created: time.Date(2026, 11, 23, 8, 0, 0, 0, time.UTC)}
 	if err != nil || !reflect.DeepEqual(p, want) {
 		t.Errorf("got %+v, %v, want %+v", p, err, want)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/prefix"
 )
 
@@ -145,7 +146,7 @@ func contains(ranges []Range, a netip.Addr) bool {
 // Ports is a range of ports of a protocol. Protocol 0 is all traffic. If First and Last are 0, it
 // is all ports of the protocol.
 type Ports struct {
-	Protocol    Protocol
+	Protocol    l4.Protocol
 	First, Last uint16
 }
 
@@ -163,7 +164,7 @@ func (p Ports) String() string {
 }
 
 // match reports whether a packet's protocol and port are in the range.
-func (p Ports) match(proto Protocol, port uint16) bool {
+func (p Ports) match(proto l4.Protocol, port uint16) bool {
 	if p.Protocol == 0 {
 		return true
 	}
@@ -171,7 +172,7 @@ func (p Ports) match(proto Protocol, port uint16) bool {
 }
 
 // portRange checks the numbers of a range.
-func portRange(proto Protocol, first, last int32) (Ports, error) {
+func portRange(proto l4.Protocol, first, last int32) (Ports, error) {
 	if first < 1 || last > 65535 || last < first {
 		return Ports{}, fmt.Errorf("ports %d to %d are not a range within 1 to 65535", first, last)
 	}
@@ -186,7 +187,7 @@ type portSpec struct {
 
 // read checks one port of a NetworkPolicy.
 func (p RulePort) read() (portSpec, error) {
-	proto, err := protocol(p.Protocol)
+	proto, err := l4.Parse(p.Protocol)
 	switch {
 	case err != nil:
 		return portSpec{}, err
@@ -214,7 +215,7 @@ func (p ClusterProtocol) read() (portSpec, error) {
 		if d == nil {
 			continue
 		}
-		r, err := d.read([...]Protocol{TCP, UDP, SCTP}[i])
+		r, err := d.read([...]l4.Protocol{l4.TCP, l4.UDP, l4.SCTP}[i])
 		if err != nil {
 			return portSpec{}, err
 		}
@@ -229,7 +230,7 @@ func (p ClusterProtocol) read() (portSpec, error) {
 	return found[0], nil
 }
 
-func (d DestinationPort) read(proto Protocol) (Ports, error) {
+func (d DestinationPort) read(proto l4.Protocol) (Ports, error) {
 	switch p := d.DestinationPort; {
 	case p == nil:
 		return Ports{Protocol: proto}, nil

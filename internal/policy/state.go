@@ -4,10 +4,11 @@
 package policy
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // State is what the program of one node depends on. The order of its lists does not matter.
@@ -68,7 +69,7 @@ type Pod struct {
 // Port is a named port of a pod.
 type Port struct {
 	Name     string
-	Protocol Protocol
+	Protocol l4.Protocol
 	Number   uint16
 }
 
@@ -84,50 +85,8 @@ func (p *Pod) Enforced() bool {
 	return !p.HostNetwork && p.Phase != "Succeeded" && p.Phase != "Failed"
 }
 
-// Protocol is the number of an IP protocol. 0 stands for all.
-type Protocol uint8
-
-// These are the protocols with a name here.
-const (
-	ICMP   Protocol = 1
-	TCP    Protocol = 6
-	UDP    Protocol = 17
-	ICMPv6 Protocol = 58
-	SCTP   Protocol = 132
-)
-
-// String returns the name in lower case, as nft writes it.
-func (p Protocol) String() string {
-	switch p {
-	case ICMP:
-		return "icmp"
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
-	case ICMPv6:
-		return "icmpv6"
-	case SCTP:
-		return "sctp"
-	}
-	return "protocol " + strconv.Itoa(int(p))
-}
-
-// protocol reads the API's name of a protocol. The API's default is TCP.
-func protocol(name string) (Protocol, error) {
-	switch name {
-	case "", "TCP":
-		return TCP, nil
-	case "UDP":
-		return UDP, nil
-	case "SCTP":
-		return SCTP, nil
-	}
-	return 0, fmt.Errorf("protocol %q is not known", name)
-}
-
 // discovery reports whether an ICMPv6 type belongs to neighbour discovery (133 to 137) or to
 // multicast listener discovery (130 to 132, 143). Without these packets a pod has no neighbours.
-func discovery(proto Protocol, kind uint16) bool {
-	return proto == ICMPv6 && (kind >= 130 && kind <= 137 || kind == 143)
+func discovery(proto l4.Protocol, kind uint16) bool {
+	return proto == l4.ICMPv6 && (kind >= 130 && kind <= 137 || kind == 143)
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // world returns a cluster of two nodes. Each of the namespaces x and y (on node n1) and z (on
@@ -24,7 +26,7 @@ func world(t *testing.T, policies ...string) *State {
 		s.Namespaces = append(s.Namespaces, Namespace{ns, LabelsOf(labels)})
 		for j, pod := range []string{"a", "b", "c"} {
 			p := Pod{Namespace: ns, Name: pod, Node: "n1", Labels: LabelsOf(map[string]string{"pod": pod}), Phase: "Running",
-				Ports:     []Port{{"http", TCP, 80}, {"dns", UDP, 53}},
+				Ports:     []Port{{"http", l4.TCP, 80}, {"dns", l4.UDP, 53}},
 				Addresses: addrs(fmt.Sprintf("10.1.%d.%d", i+1, j+1), fmt.Sprintf("fd01::%d:%d", i+1, j+1))}
 			switch ns {
 			case "y":
@@ -36,7 +38,7 @@ func world(t *testing.T, policies ...string) *State {
 		}
 	}
 	s.Pods = append(s.Pods, Pod{Namespace: "x", Name: "host", Node: "n1", Labels: LabelsOf(map[string]string{"pod": "a"}),
-		Phase: "Running", HostNetwork: true, Addresses: addrs("10.0.0.1", "fd00::1"), Ports: []Port{{"http", TCP, 80}}})
+		Phase: "Running", HostNetwork: true, Addresses: addrs("10.0.0.1", "fd00::1"), Ports: []Port{{"http", l4.TCP, 80}}})
 	for _, p := range policies {
 		s.add(t, p)
 	}
@@ -127,8 +129,8 @@ func (s *State) check(t *testing.T, probes string) {
 	}
 }
 
-func protocolNamed(t *testing.T, name string) Protocol {
-	for _, p := range []Protocol{ICMP, TCP, UDP, ICMPv6, SCTP, 47} {
+func protocolNamed(t *testing.T, name string) l4.Protocol {
+	for _, p := range []l4.Protocol{l4.ICMP, l4.TCP, l4.UDP, l4.ICMPv6, l4.SCTP, 47} {
 		if p.String() == name || name == "gre" && p == 47 {
 			return p
 		}

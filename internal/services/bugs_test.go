@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/test/servicetest"
 )
 
@@ -77,7 +78,7 @@ func plantedBugs() map[string]bug {
 		"a port of one name may have any protocol": {state: func(s *State) {
 			eachSliceOf(s, func(l *Slice) {
 				for _, p := range l.Ports {
-					l.Ports = append(l.Ports, SlicePort{p.Name, UDP, p.Number})
+					l.Ports = append(l.Ports, SlicePort{p.Name, l4.UDP, p.Number})
 				}
 			})
 		}},

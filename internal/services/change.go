@@ -8,6 +8,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // Change is what makes the kernel do what a new program says instead of an old one. A small change is one transaction. A large one
@@ -184,7 +186,7 @@ func without(list, stay []netip.AddrPort) (gone []netip.AddrPort) {
 // flow adds a UDP frontend that is new or has other serving endpoints, also none. Those that nobody has any more are left
 // to their timeout.
 func (c *changes) flow(f Frontend, was, is entry) {
-	if is.port == nil || f.Protocol != UDP || was.port != nil && slices.Equal(was.serving, is.serving) {
+	if is.port == nil || f.Protocol != l4.UDP || was.port != nil && slices.Equal(was.serving, is.serving) {
 		return
 	}
 	c.Flows = append(c.Flows, Flow{f, is.serving})

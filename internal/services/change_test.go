@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // The elements of a program, as a person reads them. The order is that in which they are loaded: nothing is visible before it
@@ -20,7 +22,7 @@ func TestElements(t *testing.T) {
 	sources("203.0.113.0/24")(s)
 	s.web().Affinity = 10800
 	s.Services[Name{"shop", "gone"}] = &Service{
-		Name: Name{"shop", "gone"}, Type: typeNodePort, ClusterIPs: addrs("10.96.0.2"), Ports: []ServicePort{{"u", UDP, 53, 30053}}, InternalLocal: true,
+		Name: Name{"shop", "gone"}, Type: typeNodePort, ClusterIPs: addrs("10.96.0.2"), Ports: []ServicePort{{"u", l4.UDP, 53, 30053}}, InternalLocal: true,
 	}
 	change := Diff(nil, Compile(s, nil))
 	if text := change.text(); text != strings.TrimSpace(elements) {
@@ -140,7 +142,7 @@ func TestForgetAndFlows(t *testing.T) {
 	s := world(t, "10.244.1.1@n1, 10.244.2.1@n2")
 	externalLocal(s)
 	s.web().Type, s.web().ExternalIPs, s.web().Affinity = typeNodePort, nil, 5
-	s.web().Ports[0].Protocol, s.slice().Ports[0].Protocol = UDP, UDP
+	s.web().Ports[0].Protocol, s.slice().Ports[0].Protocol = l4.UDP, l4.UDP
 	p := Compile(s, nil)
 	update := func(endpoints string) string {
 		s.slice().Endpoints = endpointList(t, endpoints)
@@ -203,12 +205,12 @@ func large(n int) *State {
 	}
 	for i := range n {
 		name := Name{"ns", fmt.Sprint("s", i)}
-		s.Services[name] = &Service{Name: name, Type: typeClusterIP, ClusterIPs: []netip.Addr{next()}, Ports: []ServicePort{{"", TCP, 80, 0}}}
+		s.Services[name] = &Service{Name: name, Type: typeClusterIP, ClusterIPs: []netip.Addr{next()}, Ports: []ServicePort{{"", l4.TCP, 80, 0}}}
 		count := []int{1, 1, 1, 1, 1, 1, 2, 2, 6, 6}[i%10]
 		if i%25 == 8 {
 			count = 80
 		}
-		slice := &Slice{Name: "x", Service: name, Ports: []SlicePort{{"", TCP, 80}}}
+		slice := &Slice{Name: "x", Service: name, Ports: []SlicePort{{"", l4.TCP, 80}}}
 		for range count {
 			slice.Endpoints = append(slice.Endpoints, SliceEndpoint{Address: next(), Node: "n2", Ready: true, Serving: true})
 		}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/internal/test/servicetest"
 )
@@ -195,7 +196,7 @@ func (t *table) String() (text string) {
 
 // Decide asks the program and the table, which must agree.
 func (e *engine) Decide(p servicetest.Packet) (servicetest.Answer, error) {
-	proto, err := protocol(p.Protocol)
+	proto, err := l4.Parse(p.Protocol)
 	if err != nil {
 		return servicetest.Answer{}, err
 	}
@@ -218,7 +219,7 @@ func answer(v Verdict) servicetest.Answer {
 
 // Remember is what the kernel writes when it translates.
 func (e *engine) Remember(p servicetest.Packet, to netip.AddrPort) {
-	if proto, err := protocol(p.Protocol); err == nil {
+	if proto, err := l4.Parse(p.Protocol); err == nil {
 		e.table.affinity[client{p.From, p.To, proto}] = to
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // A row is a fact about Services, with the topic that it is of. The Service shop/web has the endpoints, edit changes the state,
@@ -41,7 +43,7 @@ var inputRows = []row{
 	{"then Services without the label are not ours", two, func(s *State) { s.Options.ProxyName = "other" }, "pod web: dropped"},
 	{"slices with the label headless do not count", two, func(s *State) { s.slice().Headless = true }, "pod web: rejected"},
 	{"a port joins by name", two, func(s *State) { s.slice().Ports[0].Name = "" }, "pod web: rejected"},
-	{"and by protocol", two, func(s *State) { s.slice().Ports[0].Protocol = UDP }, "pod web: rejected"},
+	{"and by protocol", two, func(s *State) { s.slice().Ports[0].Protocol = l4.UDP }, "pod web: rejected"},
 	{"a port without a name has the name of none", two, func(s *State) { s.slice().Ports[0].Name = ""; s.web().Ports[0].Name = "" }, "pod web: " + both},
 	{"one endpoint in two slices is one", two, func(s *State) {
 		copied := *s.slice()
@@ -50,15 +52,15 @@ var inputRows = []row{
 	}, "pod web: " + both},
 	{"of a pod whose address is used again, the living one counts", "10.244.2.1@n2 draining, 10.244.2.1@n2", nil, "pod web: 10.244.2.1:8080"},
 	{"endpoints may have other numbers for a named port", "10.244.1.1@n1", func(s *State) {
-		s.Slices[s.web().Name] = append(s.Slices[s.web().Name], &Slice{Name: "x", Ports: []SlicePort{{"http", TCP, 9090}}, Endpoints: []SliceEndpoint{{Address: addrs("10.244.2.1")[0], Ready: true}}})
+		s.Slices[s.web().Name] = append(s.Slices[s.web().Name], &Slice{Name: "x", Ports: []SlicePort{{"http", l4.TCP, 9090}}, Endpoints: []SliceEndpoint{{Address: addrs("10.244.2.1")[0], Ready: true}}})
 	}, "pod web: 10.244.1.1:8080, 10.244.2.1:9090"},
 	{"TCP, UDP and SCTP may have one number, also as a node port", two, func(s *State) {
-		s.web().Ports = []ServicePort{{"http", TCP, 80, 30080}, {"u", UDP, 80, 30080}, {"s", SCTP, 80, 30080}}
-		s.slice().Ports = []SlicePort{{"http", TCP, 8080}, {"u", UDP, 53}, {"s", SCTP, 99}}
+		s.web().Ports = []ServicePort{{"http", l4.TCP, 80, 30080}, {"u", l4.UDP, 80, 30080}, {"s", l4.SCTP, 80, 30080}}
+		s.slice().Ports = []SlicePort{{"http", l4.TCP, 8080}, {"u", l4.UDP, 53}, {"s", l4.SCTP, 99}}
 	}, "pod web: " + both + "\npod web udp: 10.244.1.1:53, 10.244.2.1:53\nout node sctp: 10.244.1.1:99 masq, 10.244.2.1:99 masq"},
 	{"two ports may have one target", two, func(s *State) {
-		s.web().Ports = append(s.web().Ports, ServicePort{"alt", TCP, 81, 0})
-		s.slice().Ports = append(s.slice().Ports, SlicePort{"alt", TCP, 8080})
+		s.web().Ports = append(s.web().Ports, ServicePort{"alt", l4.TCP, 81, 0})
+		s.slice().Ports = append(s.slice().Ports, SlicePort{"alt", l4.TCP, 8080})
 	}, "pod web:81: " + both},
 	{"endpoints may be anywhere", "198.51.100.9", nil, "pod web: 198.51.100.9:8080"},
 }
@@ -163,7 +165,7 @@ func ask(t *testing.T, rows []row) {
 			if words[1] == "node" {
 				to = theNode + ":30080"
 			}
-			proto, err := protocol(strings.ToUpper(words[2]))
+			proto, err := l4.Parse(strings.ToUpper(words[2]))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -224,7 +226,7 @@ func TestAffinity(t *testing.T) {
 		{outside, webLB + ":80", "10.244.2.1:8080", "[{10.244.1.1:8080 false}]"},
 		{pod, webLB + ":80", "10.244.2.1:8080", "[{10.244.2.1:8080 false}]"},
 	} {
-		v := program.Verdict(Packet{netip.MustParseAddr(c.from), ap(c.to), TCP, ap(c.remembered)})
+		v := program.Verdict(Packet{netip.MustParseAddr(c.from), ap(c.to), l4.TCP, ap(c.remembered)})
 		if got := fmt.Sprint(v.To); got != c.want || v.Affinity != 5 {
 			t.Errorf("%s to %s with %s: got %s, %d s, want %s, 5 s", c.from, c.to, c.remembered, got, v.Affinity, c.want)
 		}
@@ -237,7 +239,7 @@ func TestFamilies(t *testing.T) {
 	s.web().ClusterIPs = append(s.web().ClusterIPs, addrs("fd00:96::1")...)
 	s.web().Balancers = append(s.web().Balancers, addrs("2001:db8::1")...)
 	s.Slices[s.web().Name] = append(s.Slices[s.web().Name], &Slice{
-		Name: "web-6", IPv6: true, Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: endpointList(t, "fd00:244:2::1@n2"),
+		Name: "web-6", IPv6: true, Ports: []SlicePort{{"http", l4.TCP, 8080}}, Endpoints: endpointList(t, "fd00:244:2::1@n2"),
 	})
 	program := Compile(s, nil)
 	for packet, want := range map[[2]string]string{
@@ -270,7 +272,7 @@ func TestHealthChecks(t *testing.T) {
 		{"10.244.1.1@n1 published", externalLocal, "[{shop/web 31000 false 1}]"},
 		{"10.244.1.1@n1, 10.244.1.2@n1, 10.244.1.3@n1 notready", func(s *State) {
 			externalLocal(s)
-			s.slice().Ports = append(s.slice().Ports, SlicePort{"other", TCP, 9})
+			s.slice().Ports = append(s.slice().Ports, SlicePort{"other", l4.TCP, 9})
 		}, "[{shop/web 31000 false 2}]"},
 	} {
 		s := world(t, c.endpoints)

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // These are labels of the API.
@@ -72,7 +74,7 @@ func ParseService(text []byte) (Service, error) {
 		s.ProxyName = &name
 	}
 	for _, p := range o.Spec.Ports {
-		proto, unknown := protocol(p.Protocol)
+		proto, unknown := l4.Parse(p.Protocol)
 		if unknown != nil {
 			err = errors.Join(err, fmt.Errorf("port %q: %w", p.Name, unknown))
 			continue
@@ -139,7 +141,7 @@ func ParseSlice(text []byte) (Slice, error) {
 	s := Slice{Name: o.Metadata.Name, Service: Name{o.Metadata.Namespace, o.Metadata.Labels[labelServiceName]}, IPv6: o.AddressType == "IPv6"}
 	_, s.Headless = o.Metadata.Labels[labelHeadless]
 	for _, p := range o.Ports {
-		proto, unknown := protocol(p.Protocol)
+		proto, unknown := l4.Parse(p.Protocol)
 		err = errors.Join(err, unknown)
 		if unknown == nil && p.Name != nil && p.Port != 0 {
 			s.Ports = append(s.Ports, SlicePort{*p.Name, proto, p.Port})

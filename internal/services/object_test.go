@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // Old objects have addresses that the API refuses today. They are read as kube-proxy reads them.
@@ -29,7 +31,7 @@ func TestParseService(t *testing.T) {
 	name := "x"
 	want := Service{
 		Name: Name{"shop", "web"}, ProxyName: &name, Type: "LoadBalancer", ClusterIPs: addrs("10.96.0.1"), Balancers: addrs("192.0.2.1", "192.0.2.2"),
-		Ports: []ServicePort{{"dns", UDP, 53, 30053}}, InternalLocal: true, ExternalLocal: true, Affinity: 7, HealthCheckNodePort: 31000,
+		Ports: []ServicePort{{"dns", l4.UDP, 53, 30053}}, InternalLocal: true, ExternalLocal: true, Affinity: 7, HealthCheckNodePort: 31000,
 	}
 	if err != nil || !reflect.DeepEqual(s, want) {
 		t.Errorf("got %+v, %v\nwant %+v", s, err, want)
@@ -52,7 +54,7 @@ func TestParseSlice(t *testing.T) {
 		"endpoints":[{"addresses":["10.244.1.1","10.244.1.2"],"nodeName":"n1"},{"addresses":[]},{"addresses":["fd00::1"]},
 			{"addresses":["10.244.2.1"],"conditions":{"ready":false,"serving":true,"terminating":true},"hints":{"forZones":[{"name":"a"},{"name":"b"}],"forNodes":[{"name":"n1"}]}}]}`))
 	want := Slice{
-		Name: "web-1", Service: Name{"shop", "web"}, Headless: true, Ports: []SlicePort{{"", TCP, 8080}, {"dns", UDP, 53}},
+		Name: "web-1", Service: Name{"shop", "web"}, Headless: true, Ports: []SlicePort{{"", l4.TCP, 8080}, {"dns", l4.UDP, 53}},
 		Endpoints: []SliceEndpoint{
 			{Address: addrs("10.244.1.1")[0], Node: "n1", Ready: true, Serving: true},
 			{Address: addrs("10.244.2.1")[0], Serving: true, Terminating: true, ForZones: []string{"a", "b"}, ForNodes: []string{"n1"}},

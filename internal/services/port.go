@@ -6,13 +6,15 @@ package services
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // port is one port of a Service in one family, with what this node does for it.
 type port struct {
 	service  Name
 	name     string
-	protocol Protocol
+	protocol l4.Protocol
 	fronts   []front
 
 	cluster []netip.AddrPort // in their slots
@@ -47,7 +49,7 @@ const (
 // at several addresses.
 type Frontend struct {
 	Addr     netip.Addr
-	Protocol Protocol
+	Protocol l4.Protocol
 	Port     uint16
 }
 
@@ -106,7 +108,7 @@ func (p *Program) portOf(s *State, svc *Service, sp *ServicePort, ipv6 bool, old
 	if svc.InternalLocal || svc.ExternalLocal {
 		out.local = localList(all, &s.Node)
 	}
-	if sp.Protocol == UDP {
+	if sp.Protocol == l4.UDP {
 		out.serving = addresses(all, func(e *candidate) bool { return e.Serving })
 	}
 	out.here = p.hereOf(all, out, &s.Node)

@@ -4,9 +4,9 @@
 package services
 
 import (
-	"fmt"
 	"net/netip"
-	"strconv"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // State is what the program of one node depends on. The order of its lists does not matter.
@@ -60,7 +60,7 @@ type Service struct {
 // ServicePort is a port of a Service.
 type ServicePort struct {
 	Name             string
-	Protocol         Protocol
+	Protocol         l4.Protocol
 	Number, NodePort uint16 // NodePort is 0 if there is none
 }
 
@@ -84,7 +84,7 @@ type Slice struct {
 // SlicePort is a port that all endpoints of a slice have.
 type SlicePort struct {
 	Name     string
-	Protocol Protocol
+	Protocol l4.Protocol
 	Number   uint16
 }
 
@@ -94,40 +94,4 @@ type SliceEndpoint struct {
 	Node                        string
 	Ready, Serving, Terminating bool
 	ForZones, ForNodes          []string // hints
-}
-
-// Protocol is the number of an IP protocol.
-type Protocol uint8
-
-// These are the protocols that a port of a Service can have.
-const (
-	TCP  Protocol = 6
-	UDP  Protocol = 17
-	SCTP Protocol = 132
-)
-
-// String returns the name in lower case, as nft writes it.
-func (p Protocol) String() string {
-	switch p {
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
-	case SCTP:
-		return "sctp"
-	}
-	return strconv.Itoa(int(p))
-}
-
-// protocol reads the API's name of a protocol. The API's default is TCP.
-func protocol(name string) (Protocol, error) {
-	switch name {
-	case "", "TCP":
-		return TCP, nil
-	case "UDP":
-		return UDP, nil
-	case "SCTP":
-		return SCTP, nil
-	}
-	return 0, fmt.Errorf("protocol %q is not known", name)
 }

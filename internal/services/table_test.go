@@ -8,6 +8,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // table is what the kernel has: elements with their endpoints, and what clients remember.
@@ -25,7 +27,7 @@ func (t *table) clone() *table {
 type client struct {
 	from  netip.Addr
 	to    netip.AddrPort
-	proto Protocol
+	proto l4.Protocol
 }
 
 func newTable() *table {

@@ -6,13 +6,15 @@ package services
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // Packet is the first packet of a connection, as it comes from its sender.
 type Packet struct {
 	From       netip.Addr
 	To         netip.AddrPort
-	Protocol   Protocol
+	Protocol   l4.Protocol
 	Remembered netip.AddrPort // where affinity sent this client of this frontend before, if it did
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/l4"
 )
 
 // These are clients of the node n1.
@@ -36,9 +38,9 @@ func world(t *testing.T, endpoints string) *State {
 		CIDRs:     prefixes("10.96.0.0/16"),
 		Services: map[Name]*Service{web: {
 			Name: web, Type: typeLoadBalancer, ClusterIPs: addrs(webIP), ExternalIPs: addrs(webEx), Balancers: addrs(webLB),
-			Ports: []ServicePort{{"http", TCP, 80, 30080}},
+			Ports: []ServicePort{{"http", l4.TCP, 80, 30080}},
 		}},
-		Slices: map[Name][]*Slice{web: {{Name: "web-1", Service: web, Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: endpointList(t, endpoints)}}},
+		Slices: map[Name][]*Slice{web: {{Name: "web-1", Service: web, Ports: []SlicePort{{"http", l4.TCP, 8080}}, Endpoints: endpointList(t, endpoints)}}},
 	}
 }
 
@@ -82,9 +84,9 @@ func addrs(texts ...string) []netip.Addr      { return parseAddrs(texts) }
 func prefixes(texts ...string) []netip.Prefix { return parsePrefixes(texts) }
 
 // send returns what becomes of a TCP packet: "10.244.1.1:8080 masq, 10.244.2.1:8080", or the action.
-func send(p *Program, from, to string) string { return sendAs(p, TCP, from, to) }
+func send(p *Program, from, to string) string { return sendAs(p, l4.TCP, from, to) }
 
-func sendAs(p *Program, proto Protocol, from, to string) string {
+func sendAs(p *Program, proto l4.Protocol, from, to string) string {
 	v := p.Verdict(Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddrPort(to), Protocol: proto})
 	if v.Action != Translated {
 		return v.Action.String()

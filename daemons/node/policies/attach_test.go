@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
@@ -148,7 +149,7 @@ func TestOwnNamespace(t *testing.T) {
 		{x, other, policy.Accept}, {y, x, policy.Deny}, {system, x, policy.Deny}, {world, x, policy.Accept},
 		{x, system, policy.Accept}, {x, z, policy.Accept}, {x, world, policy.Accept},
 	} {
-		got, by := program.Allows(netip.MustParseAddr(test.from), netip.MustParseAddr(test.to), policy.TCP, 80)
+		got, by := program.Allows(netip.MustParseAddr(test.from), netip.MustParseAddr(test.to), l4.TCP, 80)
 		if got != test.want {
 			t.Errorf("%s to %s: %s by %v, want %s", test.from, test.to, got, by, test.want)
 		}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
@@ -157,7 +158,7 @@ func pass(t *testing.T, c *Cluster) (open bool, objects []string) {
 		}
 	}
 	src, dst := stateNow(t, c).Pods[0].Addresses[0].Next(), stateNow(t, c).Pods[0].Addresses[0]
-	verdict, _ := p.Allows(src, dst, policy.TCP, 80)
+	verdict, _ := p.Allows(src, dst, l4.TCP, 80)
 	return verdict == policy.Accept, objects
 }
 

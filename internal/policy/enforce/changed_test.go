@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
@@ -66,7 +67,7 @@ func TestJudgeOfChangedRules(t *testing.T) {
 func (p *pair) judge(to netip.AddrPort) (list []Judgement) {
 	must(p.t, p.node.Do(func() error {
 		return WithView(p.enforcer.fw, func(v *View) (err error) {
-			list, err = v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: to.Addr(), Protocol: policy.TCP, Port: to.Port()})
+			list, err = v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: to.Addr(), Protocol: l4.TCP, Port: to.Port()})
 			return err
 		})
 	}))

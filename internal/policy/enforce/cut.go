@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/conntrack"
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
@@ -135,11 +136,11 @@ func (c *Cut) Do(update func(*Cut)) error {
 // denied reports whether a program denies a connection. It uses the addresses after destination NAT and before
 // source NAT: those of the end that answers and of the end that asked.
 func denied(p *policy.Program, f conntrack.Flow) bool {
-	proto, port := policy.Protocol(f.Orig.Protocol), f.Reply.Src.Port()
+	proto, port := l4.Protocol(f.Orig.Protocol), f.Reply.Src.Port()
 	switch proto {
-	case policy.ICMP:
+	case l4.ICMP:
 		port = echoRequest
-	case policy.ICMPv6:
+	case l4.ICMPv6:
 		port = echoRequest6
 	}
 	v, _ := p.Allows(f.Orig.Src.Addr(), f.Reply.Src.Addr(), proto, port)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
@@ -74,11 +75,11 @@ func TestJudgeOfAClosedPod(t *testing.T) {
 	s := shop(t, `shop/web {"podSelector":{}}`)
 	closing := policy.NewDecider(s).Decide(&s.Pods[0])
 	must(t, WithView(fw, func(v *View) error {
-		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.2"), To: web, Protocol: policy.TCP, Port: 80})
+		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.2"), To: web, Protocol: l4.TCP, Port: 80})
 		if r := list[len(list)-1].Reasons[0]; FateOf(list) != eval.Dropped || r.Foreign || !strings.HasPrefix(r.Text, "its ADD closed it") {
 			t.Errorf("got %+v", list)
 		}
-		out, oerr := v.Judge(Packet{From: web, To: netip.MustParseAddr("10.1.1.2"), Protocol: policy.TCP, Port: 80})
+		out, oerr := v.Judge(Packet{From: web, To: netip.MustParseAddr("10.1.1.2"), Protocol: l4.TCP, Port: 80})
 		if FateOf(out) != eval.Accepted {
 			t.Errorf("the direction that is not closed: got %+v", out)
 		}
@@ -99,7 +100,7 @@ func TestJudgeOfABrokenPolicy(t *testing.T) {
 	e, fw := open(t)
 	load(t, e, policy.Compile(shop(t, `later {"tier":"Later","priority":1,"subject":{"namespaces":{}}}`)))
 	must(t, WithView(fw, func(v *View) error {
-		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.9.9.9"), Protocol: policy.TCP, Port: 80})
+		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.9.9.9"), Protocol: l4.TCP, Port: 80})
 		want := Reason{eval.Dropped, []string{"later"}, policy.BrokenRule, "clusternetworkpolicy later denies everything, because it cannot be understood", false}
 		if FateOf(list) != eval.Dropped || !reflect.DeepEqual(list[0].Reasons, []Reason{want}) {
 			t.Errorf("got %+v", list)
@@ -118,7 +119,7 @@ func TestLongNames(t *testing.T) {
 	must(t, WithView(fw, func(v *View) error {
 		v.Call(policy.Ingress, decision.Sides[policy.Ingress].Chains...)
 		for from, rule := range map[string]string{"10.1.1.2": "a rule of networkpolicy " + name + " allows it", "10.1.1.3": "no rule allows it, and it is isolated by networkpolicy " + name} {
-			list, err := v.Judge(Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddr("10.1.1.1"), Protocol: policy.TCP, Port: 80})
+			list, err := v.Judge(Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddr("10.1.1.1"), Protocol: l4.TCP, Port: 80})
 			if err != nil {
 				return err
 			}
@@ -150,7 +151,7 @@ func TestJudgeOfDiscovery(t *testing.T) {
 	load(t, e, policy.Compile(shop(t, `shop/none {"podSelector":{}}`)))
 	any6 := Packet{From: netip.MustParseAddr("fd01::1:2"), To: netip.MustParseAddr("fd01::1:1")}
 	neighbour := any6
-	neighbour.Protocol, neighbour.Port = policy.ICMPv6, 135
+	neighbour.Protocol, neighbour.Port = l4.ICMPv6, 135
 	must(t, WithView(fw, func(v *View) error {
 		list, err := v.Judge(any6)
 		if FateOf(list) != eval.Dropped {
@@ -207,7 +208,7 @@ func TestLongNamesOfAPod(t *testing.T) {
 			t.Errorf("got %+v", list)
 		}
 		for from, want := range map[string]string{"10.9.9.9": "no rule allows it, and it is isolated by networkpolicy " + long + "/" + pod, "10.1.1.1": "no NetworkPolicy keeps a pod from itself"} {
-			got, jerr := v.Judge(Packet{From: netip.MustParseAddr(from), To: s.Pods[0].Addresses[0], Protocol: policy.TCP, Port: 80})
+			got, jerr := v.Judge(Packet{From: netip.MustParseAddr(from), To: s.Pods[0].Addresses[0], Protocol: l4.TCP, Port: 80})
 			if r := got[len(got)-1].Reasons[0]; r.Text != want || r.Foreign {
 				t.Errorf("%s: got %+v, want %q", from, r, want)
 			}

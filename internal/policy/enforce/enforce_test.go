@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
@@ -61,7 +62,7 @@ func shop(t testing.TB, policies ...string) *policy.State {
 			s.Pods = append(s.Pods, policy.Pod{
 				Namespace: ns, Name: pod, Node: "n" + fmt.Sprint(i+1), Labels: labels("pod", pod), Phase: "Running",
 				Addresses: addrs(fmt.Sprintf("10.1.%d.%d", i+1, j+1), fmt.Sprintf("fd01::%d:%d", i+1, j+1)),
-				Ports:     []policy.Port{{Name: "http", Protocol: policy.TCP, Number: 8080}},
+				Ports:     []policy.Port{{Name: "http", Protocol: l4.TCP, Number: 8080}},
 			})
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/policy"
@@ -143,8 +144,8 @@ func (e *engine) Allows(p policytest.Probe) (allowed bool, by string, err error)
 func (e *engine) decide(p policytest.Probe) bool {
 	for _, program := range e.programs {
 		proto, port := packetOf(p)
-		if proto == policy.ICMP || proto == policy.ICMPv6 {
-			port = map[policy.Protocol]uint16{policy.ICMP: echo4, policy.ICMPv6: echo6}[proto]
+		if proto == l4.ICMP || proto == l4.ICMPv6 {
+			port = map[l4.Protocol]uint16{l4.ICMP: echo4, l4.ICMPv6: echo6}[proto]
 		}
 		if v, _ := program.Allows(p.From, p.To, proto, port); v == policy.Deny {
 			return false
@@ -211,7 +212,7 @@ func (e *engine) send(p policytest.Probe, number uint32) error {
 }
 
 // packetOf returns the protocol and the port of a probe.
-func packetOf(p policytest.Probe) (policy.Protocol, uint16) {
+func packetOf(p policytest.Probe) (l4.Protocol, uint16) {
 	switch {
 	case p.Protocol == api.ProtocolTCP:
 		return unix.IPPROTO_TCP, uint16(p.Port)
@@ -220,9 +221,9 @@ func packetOf(p policytest.Probe) (policy.Protocol, uint16) {
 	case p.Protocol == api.ProtocolSCTP:
 		return unix.IPPROTO_SCTP, uint16(p.Port)
 	case p.From.Is4():
-		return policy.ICMP, 0
+		return l4.ICMP, 0
 	}
-	return policy.ICMPv6, 0
+	return l4.ICMPv6, 0
 }
 
 // stateOfCluster reads a cluster's objects as the API serves them.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/policy"
@@ -33,9 +34,9 @@ func (r Route) hook() nftables.ChainHook {
 // source NAT.
 type Packet struct {
 	Route    Route
-	From, To netip.Addr      // at most one is not valid: some address outside of the cluster
-	Protocol policy.Protocol // 0: any, but not neighbour discovery
-	Port     uint16          // of the destination, or the type of ICMP; 0: any
+	From, To netip.Addr  // at most one is not valid: some address outside of the cluster
+	Protocol l4.Protocol // 0: any, but not neighbour discovery
+	Port     uint16      // of the destination, or the type of ICMP; 0: any
 }
 
 // Judgement is what one base chain decides about a packet. Fate has both bits if the decision depends
@@ -94,7 +95,7 @@ func (v *View) traced(p Packet) eval.Packet {
 		V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port, Outside: world{v},
 		Without: []string{nft.SetOwnSource}, // the source address is not forged
 	}
-	if p.Protocol == policy.ICMPv6 && p.Port >= 133 && p.Port <= 137 {
+	if p.Protocol == l4.ICMPv6 && p.Port >= 133 && p.Port <= 137 {
 		out.Hops = 255 // neighbour discovery is about a neighbour: no router has forwarded the packet
 	}
 	if p.Protocol == 0 {

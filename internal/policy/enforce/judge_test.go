@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/policy"
@@ -117,9 +118,9 @@ func packetFor(program *policy.Program, p policytest.Probe) Packet {
 	out := Packet{From: p.From, To: p.To}
 	out.Protocol, out.Port = packetOf(p)
 	switch out.Protocol {
-	case policy.ICMP:
+	case l4.ICMP:
 		out.Port = echo4
-	case policy.ICMPv6:
+	case l4.ICMPv6:
 		out.Port = echo6
 	}
 	switch {

@@ -17,12 +17,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
 // some returns ports of a protocol: 1001, 1003, and so on.
-func some(protocol policy.Protocol, n int) (list []policy.Ports) {
+func some(protocol l4.Protocol, n int) (list []policy.Ports) {
 	for i := range n {
 		port := uint16(1001 + 2*i)
 		list = append(list, policy.Ports{Protocol: protocol, First: port, Last: port})
@@ -33,8 +34,8 @@ func some(protocol policy.Protocol, n int) (list []policy.Ports) {
 // A few ports have a line each. Many ports are joined if their ranges touch; then they are in a set, unless the
 // protocol has few ranges left, or an entry without ports.
 func TestPortsOfALine(t *testing.T) {
-	const tcp, udp, sctp = policy.TCP, policy.UDP, policy.SCTP
-	in := func(protocol policy.Protocol, first, last uint16) policy.Ports {
+	const tcp, udp, sctp = l4.TCP, l4.UDP, l4.SCTP
+	in := func(protocol l4.Protocol, first, last uint16) policy.Ports {
 		return policy.Ports{Protocol: protocol, First: first, Last: last}
 	}
 	odd := func(n int, protocol, separator string) string { // 1001, 1003, and so on
@@ -277,7 +278,7 @@ func TestReasonOfPorts(t *testing.T) {
 	} {
 		load(t, e, policy.Compile(shop(t, portsPolicy("TCP", n))))
 		must(t, WithView(fw, func(v *View) error {
-			list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.1.1.2"), Protocol: policy.TCP})
+			list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.1.1.2"), Protocol: l4.TCP})
 			if FateOf(list) != eval.Accepted|eval.Dropped {
 				t.Fatalf("%d ports: got %+v", n, list)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/eval"
 	"github.com/patchbay-net/patchbay/internal/policy"
@@ -151,7 +152,7 @@ func portsIn(r nft.Rule) (p policy.Ports) {
 		case e.Name != "cmp":
 			loaded = loads(e)
 		case loaded == "protocol" && len(value) == 1:
-			p.Protocol = policy.Protocol(value[0])
+			p.Protocol = l4.Protocol(value[0])
 		case loaded == "port" && len(value) == 2:
 			n := binary.BigEndian.Uint16(value)
 			if op := e.Number(unix.NFTA_CMP_OP); op != unix.NFT_CMP_LTE {

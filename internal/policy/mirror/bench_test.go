@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
@@ -40,7 +41,7 @@ func large(policies int, all bool) *policy.State {
 		s.Pods = append(s.Pods, policy.Pod{
 			Namespace: in(i), Name: fmt.Sprint("pod-", i), UID: fmt.Sprintf("%08d-1234-1234-1234-123456789012", i), Node: "n1",
 			Labels:    policy.LabelsOf(map[string]string{"app": fmt.Sprint("app", i%10), "tier": "t"}),
-			Ports:     []policy.Port{{Name: "http", Protocol: policy.TCP, Number: 8080}},
+			Ports:     []policy.Port{{Name: "http", Protocol: l4.TCP, Number: 8080}},
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})},
 		})
 	}

@@ -4,6 +4,7 @@
 package policies
 
 import (
+	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/test/policytest"
 	"github.com/patchbay-net/patchbay/internal/test/policytest/api"
@@ -68,16 +69,16 @@ func (ps *programs) Allows(p policytest.Probe) (allowed bool, by string, err err
 }
 
 // packetOf returns the protocol and the port of a probe. ICMP is an echo request.
-func packetOf(p policytest.Probe) (policy.Protocol, uint16) {
+func packetOf(p policytest.Probe) (l4.Protocol, uint16) {
 	switch {
 	case p.Protocol == api.ProtocolTCP:
-		return policy.TCP, uint16(p.Port)
+		return l4.TCP, uint16(p.Port)
 	case p.Protocol == api.ProtocolUDP:
-		return policy.UDP, uint16(p.Port)
+		return l4.UDP, uint16(p.Port)
 	case p.Protocol == api.ProtocolSCTP:
-		return policy.SCTP, uint16(p.Port)
+		return l4.SCTP, uint16(p.Port)
 	case p.From.Is4():
-		return policy.ICMP, 8
+		return l4.ICMP, 8
 	}
-	return policy.ICMPv6, 128
+	return l4.ICMPv6, 128
 }
