@@ -56,6 +56,9 @@ func (e *engine) Load(c servicetest.Cluster) ([]servicetest.Flow, error) {
 	if e.bug.change != nil {
 		e.bug.change(&change)
 	}
+	if err := e.checkRestart(s); err != nil {
+		return nil, err
+	}
 	if err := e.checkSteps(change); err != nil {
 		return nil, err
 	}
@@ -131,6 +134,28 @@ func (e *engine) checkSteps(c Change) error {
 				return fmt.Errorf("after step %d of %v, %v gives %v; before all, %v, and after all, %v", i, c.Steps, k, is, was, will)
 			}
 		}
+	}
+	return nil
+}
+
+// checkRestart starts anew beside the table that the kernel has, as it was before the change. What then differs must make it the
+// table of the new program, and if nothing differs, the table stays as it is.
+func (e *engine) checkRestart(s *State) error {
+	have := maps.Clone(e.table.elements)
+	p := CompileOver(s, have)
+	now := e.table.clone()
+	if err := now.apply(p.From(have), p.isLocal); err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	whole := newTable()
+	if err := whole.apply(Diff(nil, p), p.isLocal); err != nil {
+		return err
+	}
+	if !maps.Equal(now.elements, whole.elements) {
+		return fmt.Errorf("restarted, the table has\n%s\nthe whole program\n%s", now, whole)
+	}
+	if again := CompileOver(s, whole.elements).From(maps.Clone(whole.elements)); len(again.Steps) > 0 {
+		return fmt.Errorf("restarted again, the same state changes %v", again.Steps)
 	}
 	return nil
 }

@@ -5,6 +5,9 @@ package services
 
 import "net/netip"
 
+// largestClass is how many endpoints a frontend can have, because a slot is a number of 16 bits.
+const largestClass = 1 << 16
+
 // classOf returns the class of a number of endpoints: the power of two from which the kernel draws a slot. One endpoint
 // needs no slot, and no class.
 func classOf(n int) uint32 {
