@@ -21,14 +21,18 @@ type wrongChain struct {
 
 // wrongChains returns the wanted chains that the kernel lacks, or has with other rules.
 func (c *Conn) wrongChains(family nftables.TableFamily, want []chainSpec) (wrong []wrongChain, err error) {
+	return c.wrongChainsOf(family, TableName, want)
+}
+
+func (c *Conn) wrongChainsOf(family nftables.TableFamily, table string, want []chainSpec) (wrong []wrongChain, err error) {
 	for _, w := range want {
-		have, err := c.chain(Ref{family, TableName, w.name})
+		have, err := c.chain(Ref{family, table, w.name})
 		if err != nil {
 			return nil, err
 		}
 		misplaced := have != nil && (!w.at(have) || have.Drops)
 		if have != nil && !misplaced {
-			rules, err := c.ListRules(family, TableName, w.name)
+			rules, err := c.ListRules(family, table, w.name)
 			if err != nil {
 				return nil, err
 			}

@@ -35,6 +35,7 @@ type plan struct {
 	demand  []setSpec // missing sets on demand
 	waiting []Element // elements that another process is already removing
 	extras  []func(*nftables.Conn) error
+	bulks   []*Bulk
 
 	tenants bool // the extras need the table inet patchbay
 	heavy   bool // the extras need the lock
@@ -193,6 +194,9 @@ func (p plan) messages() ([]netlink.Message, error) {
 	msgs, err := encode(p.encode)
 	if err != nil {
 		return nil, err
+	}
+	for _, b := range p.bulks {
+		msgs = append(msgs, b.messages()...)
 	}
 	own, err := encode(func(enc *nftables.Conn) error { return bySet(p.added(true), 0, enc.SetAddElements) })
 	for i := range own {

@@ -119,22 +119,38 @@ func addrIn(v6, source bool, set string) match {
 // dnatBy changes the destination of a packet that meets the conditions to the address and port
 // that a map has for its key. If host is set, the key begins with the destination address.
 func dnatBy(v6, host bool, name string, conditions ...expr.Any) match {
-	to, words := uint32(unix.NFPROTO_IPV4), 1
+	return rule(family(v6), conditions, loadEnd(v6, host), dnatFrom(v6, name))
+}
+
+// loadEnd loads where a packet goes, beginning in register 1: protocol and port, and if host is set the address before them.
+func loadEnd(v6, host bool) match {
+	if !host {
+		return loadPort(0)
+	}
+	return rule(match{loadAddr(v6, false, reg1)}, loadPort(words(v6)))
+}
+
+// words returns how many 32-bit registers an address fills.
+func words(v6 bool) int {
 	if v6 {
-		to, words = unix.NFPROTO_IPV6, 4
+		return 4
 	}
-	proto := reg32(words)
-	key := loadPort(0)
-	if host {
-		key = rule(match{loadAddr(v6, false, reg1)}, loadPort(words))
+	return 1
+}
+
+// dnatFrom changes the destination of a packet to the address and port that a map has for the key in register 1.
+func dnatFrom(v6 bool, name string) match {
+	to, proto := uint32(unix.NFPROTO_IPV4), reg32(words(v6))
+	if v6 {
+		to = unix.NFPROTO_IPV6
 	}
-	return rule(family(v6), conditions, key, match{
+	return match{
 		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: name},
 		&expr.NAT{
 			Type: expr.NATTypeDestNAT, Family: to, Specified: true,
 			RegAddrMin: reg1, RegAddrMax: reg1, RegProtoMin: proto, RegProtoMax: proto,
 		},
-	})
+	}
 }
 
 // snatBy changes the source of a packet to the address that a map has for it.

@@ -88,13 +88,17 @@ func demanded(sets []string) (specs []setSpec) {
 
 // setNames returns the sets and maps of one of our tables. A missing table has none.
 func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
-	msgs, err := c.list(query{get: unix.NFT_MSG_GETSET, family: f, table: TableName})
+	return c.setNamesOf(f, TableName)
+}
+
+func (c *Conn) setNamesOf(f nftables.TableFamily, table string) (names []string, err error) {
+	msgs, err := c.list(query{get: unix.NFT_MSG_GETSET, family: f, table: table})
 	for _, m := range msgs {
 		a, err := message(m)
 		if err != nil {
 			return nil, err
 		}
-		if a.Text(unix.NFTA_SET_TABLE) == TableName {
+		if a.Text(unix.NFTA_SET_TABLE) == table {
 			names = append(names, a.Text(unix.NFTA_SET_NAME))
 		}
 	}

@@ -193,6 +193,9 @@ func (c *Conn) planExtras(p *plan) error {
 		}
 		if do != nil {
 			p.extras = append(p.extras, do)
+			if b, ok := x.(Bulky); ok && b.Bulk() != nil {
+				p.bulks = append(p.bulks, b.Bulk())
+			}
 			tenant, ok := x.(Tenant)
 			p.tenants = p.tenants || ok && tenant.Needs()
 			light, ok := x.(Light)

@@ -5,12 +5,12 @@ package nft
 
 import (
 	"bytes"
-	"errors"
+	"encoding/binary"
 	"fmt"
 	"strings"
-	"syscall"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +18,8 @@ import (
 // google/nftables v0.3.0 writes the direction of a ct expression in four bytes, but the kernel
 // uses one byte (NFTA_CT_DIRECTION is NLA_U8). So the library cannot list a chain with `ct
 // original`, and the kernel logs a warning when it gets such a rule from the library.
-// Therefore we compare rules as attributes and correct the direction before we send a rule.
+// Therefore we compare rules as attributes and correct the direction before we send a rule. It also writes none for the keys
+// of one family's addresses (ct original ip saddr).
 
 const msgNewRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE)
 
@@ -131,9 +132,28 @@ func decodeExpr(b []byte) (Expr, error) {
 	return e, err
 }
 
-// oneByteDirection corrects the direction of ct expressions in a message. The attribute keeps
-// its size: 4 bytes of header, a value of 1 or 4 bytes, padding to 8 bytes.
-func oneByteDirection(m netlink.Message) error {
+// directed returns an expression that loads a field of a connection's tuple: of the packets that a client sends, or with reply of
+// those that it gets. The library writes a direction only for keys that have none of a family's own, so the key is in the
+// direction until correctCt has the message.
+func directed(key uint32, reply bool, reg uint32) *expr.Ct {
+	ct := &expr.Ct{Key: expr.CtKeyPROTODST, Register: reg, Direction: key << 8}
+	if reply {
+		ct.Direction++ // IP_CT_DIR_REPLY
+	}
+	return ct
+}
+
+// realKey returns the key and the direction of what directed made, and of other expressions with a direction.
+func realKey(key, direction uint32) (uint32, byte) {
+	if direction>>8 != 0 {
+		key = direction >> 8
+	}
+	return key, byte(direction)
+}
+
+// correctCt corrects the direction of ct expressions in a message, and the key. The attribute keeps its size: 4 bytes of
+// header, a value of 1 or 4 bytes, padding to 8 bytes.
+func correctCt(m netlink.Message) error {
 	if m.Header.Type != msgNewRule {
 		return nil
 	}
@@ -143,20 +163,27 @@ func oneByteDirection(m netlink.Message) error {
 	if err != nil {
 		return fmt.Errorf("encode ct: %w", err)
 	}
-	wrong, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_CT_DIRECTION, Data: make([]byte, 4)}})
-	if err != nil {
-		return fmt.Errorf("encode ct direction: %w", err)
+	for rest := m.Data; ; {
+		at := bytes.Index(rest, name)
+		if at < 0 {
+			return nil
+		}
+		rest = rest[at+len(name):]
+		correctDirection(rest)
 	}
-	right, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_CT_DIRECTION, Data: make([]byte, 1)}})
-	if err != nil || len(right) != len(wrong) {
-		return errors.Join(err, syscall.EINVAL)
+}
+
+// correctDirection corrects the attributes of a ct expression if it has a direction: 4 bytes of header, and then the key, the
+// register and the direction, each of 8 bytes.
+func correctDirection(b []byte) {
+	const key, direction, end = 4 + 4, 4 + 8 + 8, 4 + 8 + 8 + 8
+	at := binary.NativeEndian.Uint16
+	if len(b) < end || at(b) != end || at(b[direction+2:]) != unix.NFTA_CT_DIRECTION || at(b[direction:]) != 8 {
+		return
 	}
-	at := bytes.Index(m.Data, name)
-	if at < 0 {
-		return nil
-	}
-	if i := bytes.Index(m.Data[at:], wrong); i >= 0 {
-		copy(m.Data[at+i:], right)
-	}
-	return nil
+	value := b[direction+4 : end]
+	real, dir := realKey(binary.BigEndian.Uint32(b[key:]), binary.BigEndian.Uint32(value))
+	binary.BigEndian.PutUint32(b[key:], real)
+	binary.NativeEndian.PutUint16(b[direction:], 5)
+	copy(value, []byte{dir, 0, 0, 0})
 }

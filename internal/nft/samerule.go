@@ -43,7 +43,12 @@ func (e Expr) is(want Expr) bool {
 
 // free reports whether an attribute that we write may have another value in the kernel.
 func (e Expr) free(typ uint16) bool {
-	return e.added(typ) || e.Name == "lookup" && typ == unix.NFTA_LOOKUP_SET_ID || e.Name == "dynset" && typ == unix.NFTA_DYNSET_SET_ID // only valid within a transaction
+	return e.added(typ) || e.unsaid(typ) || e.Name == "lookup" && typ == unix.NFTA_LOOKUP_SET_ID || e.Name == "dynset" && typ == unix.NFTA_DYNSET_SET_ID // only valid within a transaction
+}
+
+// unsaid reports whether the kernel does not return an attribute that we write: a TCP reset has no code.
+func (e Expr) unsaid(typ uint16) bool {
+	return e.Name == "reject" && typ == unix.NFTA_REJECT_ICMP_CODE && e.Number(unix.NFTA_REJECT_TYPE) == unix.NFT_REJECT_TCP_RST
 }
 
 // added reports whether the kernel adds flags to an attribute: for the address and the port.

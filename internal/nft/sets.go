@@ -72,16 +72,17 @@ const (
 	fieldPort
 	fieldIfName
 	fieldEther
+	fieldSlot // a number that a rule draws
 )
 
 // datatype returns the library's type.
 func (f field) datatype() nftables.SetDatatype {
 	return [...]nftables.SetDatatype{nftables.TypeIPAddr, nftables.TypeIP6Addr, nftables.TypeInetProto,
-		nftables.TypeInetService, nftables.TypeIFName, nftables.TypeEtherAddr}[f]
+		nftables.TypeInetService, nftables.TypeIFName, nftables.TypeEtherAddr, nftables.TypeInteger}[f]
 }
 
 // size returns the length of the field if it is the only field of a key or of data.
-func (f field) size() int { return [...]int{4, 16, 1, 2, 16, 6}[f] }
+func (f field) size() int { return [...]int{4, 16, 1, 2, 16, 6, 4}[f] }
 
 // padded returns the length of the field among several fields: a multiple of 4 bytes.
 func (f field) padded() int { return (f.size() + 3) &^ 3 }
@@ -92,11 +93,12 @@ type level int
 const (
 	ofAttachments level = iota
 	ofNetworks
-	ofLength // elements of attachments, in one set on demand per prefix length: see within.go
-	ofBlocks // of networks, in one set on demand per length of a host's block: see spans.go
-	ofPolicy // of package internal/policy/enforce, which also makes the set: see policy.go
-	ofFlows  // of networks, in a set that exists only if a network asks for it: see fastpath.go
-	ofTunnel // of a mesh, which also makes the set: see tunnel.go
+	ofLength   // elements of attachments, in one set on demand per prefix length: see within.go
+	ofBlocks   // of networks, in one set on demand per length of a host's block: see spans.go
+	ofPolicy   // of package internal/policy/enforce, which also makes the set: see policy.go
+	ofFlows    // of networks, in a set that exists only if a network asks for it: see fastpath.go
+	ofTunnel   // of a mesh, which also makes the set: see tunnel.go
+	ofServices // of the table of Services: see services.go
 )
 
 // setSpec describes one set or map.
@@ -108,7 +110,7 @@ type setSpec struct {
 	data     fields // not empty for a map
 	interval bool   // elements are ranges of networks
 	onDemand bool   // its first element makes the set with the rules that look it up: see ondemand.go
-	length   int    // prefix length, for a set for one length
+	length   int    // prefix length, for a set for one length; of Services another size
 	learned  bool   // rules add elements
 	inside   bool   // the last field of the key is raw bytes after the header of ICMP: see typeof.go
 }
@@ -242,7 +244,7 @@ func (s setSpec) set() *nftables.Set {
 		KeyType:       concat(s.key),
 		Concatenation: len(s.key) > 1,
 		Interval:      s.interval,
-		HasTimeout:    s.name != SetSchema, // elements can expire
+		HasTimeout:    s.name != SetSchema && s.level != ofServices || s.learned, // elements can expire
 		Dynamic:       s.learned,
 		IsMap:         len(s.data) > 0,
 		KeyByteOrder:  binaryutil.BigEndian,
@@ -253,11 +255,21 @@ func (s setSpec) set() *nftables.Set {
 	if set.IsMap {
 		set.DataType = concat(s.data)
 	}
+	if s.learned && s.level == ofServices {
+		set.Size = mostMemories
+	}
 	return set
 }
 
 func (s setSpec) table() *nftables.Table {
-	return &nftables.Table{Name: TableName, Family: s.family}
+	return &nftables.Table{Name: s.tableName(), Family: s.family}
+}
+
+func (s setSpec) tableName() string {
+	if s.level == ofServices {
+		return ServicesTable
+	}
+	return TableName
 }
 
 // concat joins types as the library does. Each part is padded to 4 bytes, unless there is only

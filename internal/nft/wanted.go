@@ -67,6 +67,8 @@ func (w *wanted) encode(e expr.Any) (name string) {
 		return "bitwise"
 	case *expr.Lookup:
 		return w.lookup(e)
+	case *expr.Ct:
+		return w.ct(e)
 	case *expr.Verdict:
 		return w.verdict(e)
 	}
@@ -88,6 +90,19 @@ func (w *wanted) payload(e *expr.Payload) string {
 	w.numbers(unix.NFTA_PAYLOAD_DREG, e.DestRegister, unix.NFTA_PAYLOAD_BASE, uint32(e.Base),
 		unix.NFTA_PAYLOAD_OFFSET, e.Offset, unix.NFTA_PAYLOAD_LEN, e.Len)
 	return "payload"
+}
+
+// ct encodes what directed returns. The library writes other expressions of connection tracking.
+func (w *wanted) ct(e *expr.Ct) string {
+	if e.SourceRegister || e.Direction == 0 {
+		return ""
+	}
+	key, direction := realKey(uint32(e.Key), e.Direction)
+	w.numbers(unix.NFTA_CT_KEY, key, unix.NFTA_CT_DREG, e.Register)
+	from := len(w.bytes)
+	w.bytes = append(w.bytes, direction)
+	w.attr(unix.NFTA_CT_DIRECTION, from)
+	return "ct"
 }
 
 func (w *wanted) lookup(e *expr.Lookup) string {

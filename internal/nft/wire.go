@@ -149,7 +149,7 @@ func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 	}
 	out = out[1 : len(out)-1]
 	for i := range out {
-		if err := errors.Join(oneByteDirection(out[i]), typed(&out[i])); err != nil {
+		if err := errors.Join(correctCt(out[i]), typed(&out[i])); err != nil {
 			return nil, err
 		}
 	}

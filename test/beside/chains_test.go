@@ -50,8 +50,9 @@ func compare(t *testing.T, fw *nft.Conn, page []string) {
 	}
 	var kernel []string
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
-		kernel = append(kernel, hooked(t, fw, family)...)
+		kernel = append(kernel, hooked(t, fw, family, nft.TableName, "")...)
 	}
+	kernel = append(kernel, hooked(t, fw, nftables.TableFamilyINet, nft.ServicesTable, nft.ServicesTable+" ")...)
 	slices.Sort(kernel)
 	slices.Sort(page)
 	if !slices.Equal(kernel, page) {
@@ -93,15 +94,16 @@ func makeAll(t *testing.T, fw *nft.Conn) {
 	fw.Queue(nft.GuardLinks(nft.Links{Mesh: mesh, Bridges: []string{"cni0"}, Uplinks: []string{"wan0"}, Networks: []netip.Prefix{pods}}))
 	fw.Queue(nft.GuardPlain(nft.Plain{Mesh: mesh, From: []netip.Prefix{pods}}))
 	fw.Queue(nft.GuardTunnel(nft.Tunnel{Name: mesh, Port: 4789, VNI: 1, From: []nft.TunnelSource{{End: end, First: pods.Addr(), Last: pods.Addr()}}}))
+	fw.Queue(&nft.ServicesWork{Next: nft.ServicesRevision{}.Next()})
 	enforce.Close(fw, enforce.Closure{
 		Link: "veth1", Port: "veth2", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Close: [2]bool{true, true}, Comment: mesh,
 	}, false)
 }
 
-// hooked returns the rows of the chains with a hook that a table has.
-func hooked(t *testing.T, fw *nft.Conn, family nftables.TableFamily) (list []string) {
+// hooked returns the rows of the chains with a hook that a table has. Their names begin with prefix.
+func hooked(t *testing.T, fw *nft.Conn, family nftables.TableFamily, tableName, prefix string) (list []string) {
 	t.Helper()
-	table, err := fw.ReadTable(family, nft.TableName)
+	table, err := fw.ReadTable(family, tableName)
 	if err != nil || table == nil {
 		t.Fatalf("read table of family %v: %v, %v", family, table, err)
 	}
@@ -114,7 +116,7 @@ func hooked(t *testing.T, fw *nft.Conn, family nftables.TableFamily) (list []str
 			t.Errorf("chain %s drops by policy", c.Name)
 		}
 		name := strings.Replace(c.Name, mesh, "<mesh>", 1)
-		list = append(list, fmt.Sprintf("| `%s %s` | %s %s | %d |", nft.FamilyName(family), name, c.Type, hooks[c.Hook], c.Prio))
+		list = append(list, fmt.Sprintf("| `%s %s` | %s %s | %d |", nft.FamilyName(family), prefix+name, c.Type, hooks[c.Hook], c.Prio))
 	}
 	return list
 }
