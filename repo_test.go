@@ -152,6 +152,7 @@ var layers = []struct {
 	{"internal/policy/mirror", []string{"internal/policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
 	{"internal/policy/enforce", []string{"internal/policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
 	{"internal/services", []string{"internal/l4"}, "services is pure: state in, program out, for the agent and patchbay why"},
+	{"internal/services/enforce", []string{"internal/services", "internal/..."}, "it loads what services compiled, and does not know the agent"},
 	{"internal/test/servicetest", []string{"internal/test/draw"}, "an oracle shares no code with what it judges"},
 	{"internal/test/reftest", nil, "it only finds and builds programs"},
 	{"internal/test/chaintest", []string{"chain", "invoke/...", "spec", "internal/...", "internal/test/..."}, "a runtime and its calls, for tests of chain"},
@@ -192,7 +193,7 @@ var layers = []struct {
 }
 
 // joins lists the packages below internal that stand on the SDK, or that tests, policies and Services have for themselves.
-var joins = []string{"internal/kernel", "internal/endpoint", "internal/policy/...", "internal/services", "internal/test/..."}
+var joins = []string{"internal/kernel", "internal/endpoint", "internal/policy/...", "internal/services/...", "internal/test/..."}
 
 // may reports whether a row of layers allows an import.
 func may(row []string, imp string) bool {

@@ -21,7 +21,12 @@ func CompileOver(s *State, have Table) *Program {
 	p := Compile(s, nil)
 	for _, list := range p.ports {
 		for _, port := range list {
-			port.cluster, port.local = keep(have.clusterSlots(port), port.cluster), keep(have.localSlots(port), port.local)
+			if len(port.cluster) > 1 {
+				port.cluster = keep(have.clusterSlots(port), port.cluster)
+			}
+			if len(port.local) > 1 {
+				port.local = keep(have.localSlots(port), port.local)
+			}
 		}
 	}
 	return p
@@ -137,10 +142,16 @@ func (e Element) ofOneFrontend() bool {
 	return true
 }
 
-// Remembers reports whether a client may go on to an endpoint that it remembers (Packet.Remembered).
+// Remembers reports whether a client may go on to an endpoint that it remembers (Packet.Remembered). What it remembers of a node port
+// stays if the address has no node ports for a while.
 func (p *Program) Remembers(k Packet) bool {
-	v := p.Verdict(k)
-	return v.Affinity > 0 && len(v.To) == 1 && v.To[0].Endpoint == k.Remembered
+	f := Frontend{k.To.Addr(), k.Protocol, k.To.Port()}
+	e := p.winner(f)
+	if e.port == nil {
+		f.Addr = anyAddress(f.Addr.Is6())
+		e = p.winner(f)
+	}
+	return e.port != nil && e.affinity > 0 && slices.Contains(p.viewOf(e, k.From).endpoints, k.Remembered)
 }
 
 // HasNodePorts reports whether node ports are at an address.
@@ -168,4 +179,22 @@ func SetNamed(name string) (e Element, ok bool) {
 		}
 	}
 	return e, false
+}
+
+// Sets returns the names of the sets whose names have a number, and that the program has elements in.
+func (p *Program) Sets() []string {
+	names := make(map[Element]bool)
+	for f := range p.wanted {
+		f.elements(p.winner(f), func(e Element) {
+			if e.Size > 0 {
+				names[Element{Set: e.Set, IPv6: e.IPv6, NodePort: e.NodePort, Size: e.Size}] = true
+			}
+		})
+	}
+	list := make([]string, 0, len(names))
+	for e := range names {
+		list = append(list, e.Name())
+	}
+	slices.Sort(list)
+	return list
 }

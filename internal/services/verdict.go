@@ -101,10 +101,7 @@ func (p *Program) meets(e entry, k Packet) Verdict {
 		v.Action = Dropped
 		return v
 	}
-	inside, side := e.views()
-	if p.isPod(k.From) || p.isLocal(k.From) {
-		side = inside
-	}
+	side := p.viewOf(e, k.From)
 	if len(side.endpoints) == 0 {
 		v.Action = side.otherwise
 		return v
@@ -118,6 +115,15 @@ func (p *Program) meets(e entry, k Packet) Verdict {
 		v.To = append(v.To, Destination{endpoint, p.masquerades(e, k, endpoint.Addr())})
 	}
 	return v
+}
+
+// viewOf returns what a client finds.
+func (p *Program) viewOf(e entry, client netip.Addr) view {
+	inside, outside := e.views()
+	if p.isPod(client) || p.isLocal(client) {
+		return inside
+	}
+	return outside
 }
 
 // masquerades reports whether the packet of a client gets a source address of the node. Otherwise the endpoint's answer would
