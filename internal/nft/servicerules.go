@@ -16,14 +16,18 @@ import (
 // packet of a connection alone. <f> is 4 or 6.
 //
 //	prerouting, output           go to services<f>
-//	services<f>                  jumps to frontends<f> for an address of a Service, and to nodeports<f> for one of the node
-//	frontends<f>, nodeports<f>   translate, drop or refuse. A frontend of no Service returns: if the address is one of the node, it may
+//	services<f>                  jumps to vip<f> for an address of a Service, and to nodeports<f> for one of the node
+//	vip<f>, nodeports<f>         jump twice to what follows
+//	[np]frontends<f>             translates, drops or refuses. A frontend of no Service returns: if the address is one of the node, it may
 //	                             have node ports
-//	[np]outside<f>               the same for what others than the node and its pods see
+//	[np]outside<f>               decides for others than the node and its pods, by what they see ([np]outsideview<f>)
 //	[np]draw<f>_<n>              draws an endpoint of a class; [np]outsidedraw<f>_<n> does for others
 //	ranges<f>                    drops sources that are not allowed
 //	refuse                       a TCP reset, because the kernel sends few errors of ICMP
 //	input, postrouting           remember where clients with affinity were sent (remember<f>), and masquerade (masquerading<f>)
+//
+// A transaction becomes visible between two lookups of a packet. If a frontend has moved from a class to a smaller one, the packet may
+// find it in neither. Then it looks for it once more, before it is refused or dropped: a second transaction is never so fast.
 //
 // In input and postrouting, a translated packet has the address of its endpoint. Its frontend is in the connection's original tuple,
 // so that nothing needs a mark.
@@ -48,8 +52,11 @@ func (l ServiceLayout) chains() (list []chainSpec) {
 			name  string
 			rules []match
 		}{
-			{"ranges", f.ranges()}, {"outside", f.outside("")}, {"npoutside", f.outside("np")},
-			{"frontends", f.frontends("")}, {"nodeports", f.frontends("np")}, {"services", f.services()},
+			{"ranges", f.ranges()},
+			{"outsideview", f.translate("", "outsideone", setOutClass)}, {"outside", f.outside("")},
+			{"npoutsideview", f.translate("np", "outsideone", setOutClass)}, {"npoutside", f.outside("np")},
+			{"frontends", f.frontends("")}, {"vip", f.vip()}, {"npfrontends", f.frontends("np")}, {"nodeports", f.twice("npfrontends")},
+			{"services", f.services()},
 			{"remember", f.remember()}, {"fromnode", f.fromNode()}, {"npmasquerading", f.masqueradingPorts()}, {"masquerading", f.masquerading()},
 		} {
 			list = append(list, chainSpec{name: c.name + f.digit, rules: uncommented(c.rules)})
@@ -154,10 +161,20 @@ func (f serviceFamily) at(set string) match {
 func (f serviceFamily) services() []match {
 	to := func(set string) match { return addrIn(f.v6, false, set+f.digit) }
 	return []match{
-		rule(to("vips"), jump("frontends"+f.digit)),
+		rule(to("vips"), jump("vip"+f.digit)),
 		rule(to("nodeaddrs"), jump("nodeports"+f.digit)),
 		rule(to("cidrs"), toOthers(), verdict(expr.VerdictDrop)),
 	}
+}
+
+// twice jumps to a chain, and again if it has returned.
+func (f serviceFamily) twice(chain string) []match {
+	return []match{jump(chain + f.digit), jump(chain + f.digit)}
+}
+
+// vip returns the rules for an address of a Service. What no frontend takes is refused at a cluster IP.
+func (f serviceFamily) vip() []match {
+	return append(f.twice("frontends"), rule(addrIn(f.v6, false, "clusterips"+f.digit), goTo(chainRefuse)))
 }
 
 // frontends returns the rules for frontends that have an address, or with np for node ports.
@@ -174,13 +191,10 @@ func (f serviceFamily) frontends(np string) (rules []match) {
 	}
 	rules = append(rules, rule(f.at(np+"outside"+f.digit), jump(np+"outside"+f.digit)))
 	rules = append(rules, f.translate(np, "one", setClass)...)
-	refuse := rule(f.at(np+"reject"+f.digit), goTo(chainRefuse))
-	if np != "" {
-		return append(rules, refuse)
+	if np == "" {
+		rules = append(rules, rule(f.at("drop"+f.digit), verdict(expr.VerdictDrop)))
 	}
-	return append(rules,
-		rule(f.at("drop"+f.digit), verdict(expr.VerdictDrop)), refuse,
-		rule(addrIn(f.v6, false, "clusterips"+f.digit), goTo(chainRefuse)))
+	return append(rules, rule(f.at(np+"reject"+f.digit), goTo(chainRefuse)))
 }
 
 // translate returns the rules that choose an endpoint.
@@ -199,7 +213,7 @@ func (f serviceFamily) outside(np string) []match {
 		rule(addrIn(f.v6, true, "pods"+f.digit), back),
 		rule(fromLocal(), back),
 	}
-	return append(append(rules, f.translate(np, "outsideone", setOutClass)...), verdict(expr.VerdictDrop))
+	return append(append(rules, f.twice(np+"outsideview")...), verdict(expr.VerdictDrop))
 }
 
 // ranges returns the rules that let allowed sources return.

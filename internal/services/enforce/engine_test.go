@@ -25,11 +25,19 @@ func TestRules(t *testing.T) {
 		servicetest.Plan{Tables: draw.Number(t, "PATCHBAY_SERVICE_TABLES", 120, 2000)})
 }
 
+// TestBetweenLookups sends packets while changes become visible.
+func TestBetweenLookups(t *testing.T) {
+	servicetest.Compare(t, func() servicetest.Engine { return &engine{kernel: newKernel(), flips: true} },
+		servicetest.Plan{Tables: draw.Number(t, "PATCHBAY_SERVICE_FLIPS", 60, 1000), Packets: 1})
+}
+
 // engine is the program of a node, and the kernel that has its rules and elements.
 type engine struct {
 	program *services.Program
 	kernel  *kernel
 	lacks   func(kind string) bool // rules that are left out; nil: none
+	flips   bool                   // packets are sent while steps become visible
+	sets    []string               // of the layout, which loses none with flips
 }
 
 // Load compiles all, and loads what differs.
@@ -40,7 +48,10 @@ func (e *engine) Load(c servicetest.Cluster) ([]servicetest.Flow, error) {
 	}
 	p := services.Compile(s, e.program)
 	change := services.Diff(e.program, p)
-	layout, err := nft.LayoutOfServices(p.Sets()...)
+	if e.sets = append(e.sets, p.Sets()...); !e.flips {
+		e.sets = p.Sets()
+	}
+	layout, err := nft.LayoutOfServices(e.sets...)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +64,7 @@ func (e *engine) Load(c servicetest.Cluster) ([]servicetest.Flow, error) {
 	e.kernel.local = func(a netip.Addr) bool {
 		return a.IsLoopback() || slices.Contains(append(s.Addresses, s.Node.Addresses...), a)
 	}
-	if err := e.kernel.apply(change.Steps); err != nil {
+	if err := e.apply(change.Steps); err != nil {
 		return nil, err
 	}
 	e.forget(change)
@@ -62,6 +73,51 @@ func (e *engine) Load(c servicetest.Cluster) ([]servicetest.Flow, error) {
 		flows = append(flows, servicetest.Flow{To: netip.AddrPortFrom(f.Frontend.Addr, f.Frontend.Port), Serving: f.Serving})
 	}
 	return flows, nil
+}
+
+// apply applies steps. With flips, it sends packets while each step becomes visible.
+func (e *engine) apply(steps []services.Step) error {
+	if !e.flips {
+		return e.kernel.apply(steps)
+	}
+	for i := range steps {
+		before := e.kernel.clone()
+		if err := e.kernel.apply(steps[i : i+1]); err != nil {
+			return err
+		}
+		if err := before.flip(e.kernel, steps[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flip sends packets to the frontends of a step that becomes visible before any of their lookups. What was and is translated must be
+// translated, or dropped, so that the client tries again.
+func (k *kernel) flip(after *kernel, s services.Step) error {
+	frontends := make(map[services.Frontend]bool)
+	for _, e := range s.Add {
+		if f := e.Frontend; f.Port != 0 && !f.Addr.IsUnspecified() {
+			frontends[f] = true
+		}
+	}
+	for f := range frontends {
+		from := netip.MustParseAddr(map[bool]string{false: "203.0.113.7", true: "2001:db8:7::7"}[f.Addr.Is6()])
+		send := func(k *kernel) fate {
+			return k.walk("prerouting", &packet{from: netip.AddrPortFrom(from, 40000), to: netip.AddrPortFrom(f.Addr, f.Port), proto: byte(f.Protocol), slot: 1})
+		}
+		if send(k.clone()) != accepted || send(after.clone()) != accepted {
+			continue
+		}
+		for n := range 60 {
+			now := k.clone()
+			now.next, now.lookups = after.sets, n
+			if got := send(now); got != accepted && got != dropped {
+				return fmt.Errorf("%s: %v is visible after %d lookups, and a packet gets %d", f, s, n, got)
+			}
+		}
+	}
+	return nil
 }
 
 // forget does what Enforcer.forget does.

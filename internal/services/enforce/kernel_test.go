@@ -21,6 +21,9 @@ type kernel struct {
 	rules map[string][]nft.Rule
 	sets  map[string]map[string][]byte // elements with their data
 	local func(netip.Addr) bool
+
+	next    map[string]map[string][]byte // what a transaction makes visible
+	lookups int                          // before that
 }
 
 // packet is the first packet of a connection on its way.
@@ -94,6 +97,9 @@ func markEnd(key []byte, end bool) []byte {
 
 // has returns the data of a key. In a set of ranges the nearest element at or before the key decides.
 func (k *kernel) has(set string, key []byte) ([]byte, bool) {
+	if k.lookups--; k.lookups < 0 && k.next != nil {
+		k.sets, k.next = k.next, nil
+	}
 	like, _ := services.SetNamed(set)
 	if !ofRanges(like.Set) || set == nft.AffinityMap(false) || set == nft.AffinityMap(true) {
 		data, ok := k.sets[set][string(key)]
