@@ -9,8 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
@@ -143,4 +146,42 @@ func TestServicesLayout(t *testing.T) {
 	if slices.Contains(ServiceSets(), "many4_2") {
 		t.Error("a class is in every table")
 	}
+}
+
+// Each endpoint of a class gets nearly its share, whatever part of the class has endpoints.
+func TestShares(t *testing.T) {
+	for class := 2; class <= 4096; class *= 2 {
+		l, err := LayoutOfServices("many4_" + strconv.Itoa(class))
+		if err != nil {
+			t.Fatal(err)
+		}
+		table, err := l.Table()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := class/2 + 1; n <= class; n += max(1, class/16) {
+			last, left := 0.0, 1.0 // what the last endpoint gets, and how many packets no rule has sent yet
+			for _, r := range table.Rules["draw4_"+strconv.Itoa(class)] {
+				among := drawnAmong(t, r)
+				if n <= among {
+					last += left / float64(among)
+				}
+				left -= left * float64(min(n, among)) / float64(among)
+			}
+			if share := last * float64(n); share < 0.984 || left > 1e-9 {
+				t.Errorf("the last of %d endpoints gets %.4f of its share, and %.4f of the packets go nowhere", n, share, left)
+			}
+		}
+	}
+}
+
+func drawnAmong(t *testing.T, r Rule) int {
+	t.Helper()
+	for _, e := range r.Exprs {
+		if e.Name == "numgen" {
+			return int(e.Number(unix.NFTA_NG_MODULUS))
+		}
+	}
+	t.Fatalf("draws nothing: %s", r)
+	return 0
 }

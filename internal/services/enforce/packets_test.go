@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -48,9 +49,11 @@ type town struct {
 // endpoints are where all pods listen, TCP and UDP.
 var endpoints = map[string][2]string{
 	"a": {"10.1.0.6", "fd00:1::6"}, "b": {"10.1.0.10", "fd00:1::a"}, "router": {"10.2.0.7", "fd00:2::7"},
+	"host": {node.Uplink4, node.Uplink6}, // a pod in the node's network
 }
 
 func newTown(t testing.TB) *town {
+	must(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) // another test's client may have had the same port
 	w := &town{Node: node.New(t), t: t, state: &services.State{
 		Node:      services.Node{Name: "n1", Addresses: addrs(node.Uplink4, node.Uplink6), Pods: prefixes("10.1.0.0/24", "fd00:1::/64")},
 		Addresses: addrs(node.Uplink4, node.Uplink6, "10.1.0.5", "10.1.0.9", "fd00:1::5", "fd00:1::9"),
@@ -61,7 +64,7 @@ func newTown(t testing.TB) *town {
 	w.b = w.pod("b", "10.1.0.9", "fd00:1::9")
 	w.Router.Address("lo", "10.2.0.7/32", "fd00:2::7/128")
 	w.Router.Route("203.0.113.0/24", node.Uplink4)
-	for _, s := range []*node.Space{w.a, w.b, w.Router} {
+	for _, s := range []*node.Space{w.a, w.b, w.Router, w.Host} {
 		for _, addr := range endpoints[s.Name] {
 			at := net.JoinHostPort(addr, "8080")
 			s.Serve("tcp", at)
@@ -199,6 +202,7 @@ func TestPackets(t *testing.T) {
 	w.service(7, "")
 	w.service(8, "router", func(s *services.Service) { s.InternalLocal = true })
 	w.service(9, "router", balancer("203.0.113.9"), func(s *services.Service) { s.ExternalLocal = true })
+	w.service(10, "host")
 	w.load()
 
 	for _, network := range []string{"tcp", "udp"} {
@@ -211,13 +215,19 @@ func TestPackets(t *testing.T) {
 		hears(t, w.b, network, tcp(vip(2)), "a 10.1.0.10", "b 10.1.0.9", "router 10.1.0.10")
 		hears(t, w.b, network, tcp(vip6(2)), "a fd00:1::a", "b fd00:1::9", "router fd00:1::a")
 		hears(t, w.Client, network, tcp(vip(2)), "a 10.1.0.5", "b 10.1.0.9", "router 192.0.2.1")
+		hears(t, w.a, network, tcp(vip(10)), "host 10.1.0.6")
+		hears(t, w.Client, network, tcp(vip6(10)), "host "+node.Client6)
+		if answer := w.Host.Ask(network, tcp(vip(10))); !strings.HasPrefix(answer, "host ") {
+			t.Errorf("the node asked itself by %s and heard %q", network, answer)
+		}
 		for _, who := range []*node.Space{w.a, w.Host, w.Client} {
 			refused(t, who, network, tcp(vip(7)), "refused")
 			refused(t, who, network, tcp(vip6(7)), "refused")
 			refused(t, who, network, net.JoinHostPort(vip(1), "81"), "refused")
-			refused(t, who, network, tcp(vip(8)), "timeout")
-			refused(t, who, network, tcp(vip(99)), "timeout")
 		}
+		refused(t, w.a, network, tcp(vip(8)), "timeout")
+		refused(t, w.Host, network, tcp(vip6(8)), "timeout")
+		refused(t, w.Client, network, tcp(vip(99)), "timeout")
 		w.Client.Expect("an allowed source", network, tcp("203.0.113.4"), "b 10.1.0.9")
 		w.a.Expect("a source that is not allowed", network, tcp("203.0.113.4"), "timeout")
 		hears(t, w.Client, network, tcp("203.0.113.5"), "b 198.51.100.2")
@@ -243,8 +253,8 @@ func TestPackets(t *testing.T) {
 // A client with affinity goes on to its endpoint until it has been silent for the timeout, or the endpoint is not used any more.
 func TestAffinity(t *testing.T) {
 	w := newTown(t)
-	sticky := func(s *services.Service) { s.Affinity, s.Ports[0].NodePort = 2, 30001 }
-	w.service(1, "a b router", sticky)
+	sticky := func(s *services.Service) { s.Affinity = 2 }
+	w.service(1, "a b router", sticky, func(s *services.Service) { s.Ports[0].NodePort = 30001 })
 	w.load()
 	for _, at := range []string{tcp(vip(1)), tcp(vip6(1)), node.Uplink4 + ":30001"} {
 		first := w.Client.Ask("tcp", at)
@@ -262,6 +272,14 @@ func TestAffinity(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+	w.service(2, "host", sticky) // whose packets end in the hook input
+	w.update(2)
+	w.Client.Expect("an endpoint on the node", "tcp", tcp(vip(2)), "host "+node.Client4)
+	if n := w.memories(false); n != 1 {
+		t.Errorf("%d memories of an endpoint on the node", n)
+	}
+	w.service(2, "")
+	w.update(2)
 	w.service(1, "a b router", func(s *services.Service) { s.Affinity = 10800 })
 	w.update(1)
 	first := w.a.Ask("tcp", tcp(vip(1)))
@@ -363,6 +381,29 @@ func TestRestart(t *testing.T) {
 	}
 	if answer := w.a.AskBriefly("tcp", tcp(vip(1))); strings.HasPrefix(answer, "b ") {
 		t.Errorf("removed, a hears %q", answer)
+	}
+}
+
+// If the agent dies between two transactions, the next one does the rest.
+func TestKilled(t *testing.T) {
+	w := newTown(t)
+	w.service(1, "a b router")
+	w.service(2, "a b")
+	w.load()
+	w.service(1, "b")
+	w.service(2, "")
+	change := w.program.Update(w.state, services.Name{Namespace: "shop", Name: "s1"}, services.Name{Namespace: "shop", Name: "s2"})
+	if err := w.enf.steps(t.Context(), change.Steps[:len(change.Steps)/2]); err != nil {
+		t.Fatal(err)
+	}
+	w.enf = w.enforcer()
+	w.load()
+	hears(t, w.a, "tcp", tcp(vip(1)), "b 10.1.0.6")
+	refused(t, w.a, "tcp", tcp(vip(2)), "refused")
+	w.sent = 0
+	w.enf = w.enforcer()
+	if w.load(); w.sent != 0 {
+		t.Errorf("%d transactions, although all is right", w.sent)
 	}
 }
 
