@@ -173,7 +173,7 @@ var layers = []struct {
 	{"daemons/hosts/store/etcd", []string{"daemons/hosts/store", "internal/..."}, "it knows the types it stores, and not what they are for"},
 	{"daemons/hosts/...", []string{"daemons/hosts/...", "daemons/docker/state", "daemons/internal/...", "ipam", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
 	{"daemons/node/plan", []string{"internal/..."}, "it computes for the agent, and knows no API server"},
-	{"daemons/node/policies", []string{"internal/policy", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
+	{"daemons/node/policies", []string{"internal/policy", "daemons/internal/burst", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
 	{"daemons/node/...", []string{"daemons/node/plan", "daemons/node/policies", "internal/policy/...", "daemons/internal/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
 	{"daemons/docker/...", []string{"chain", "daemons/cnm", "invoke", "ipam", "netns", "plugin", "internal/kernel", "spec", "daemons/docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
 	{"daemons/internal/...", []string{"daemons/internal/...", "internal/..."}, "what the agents of hosts and nodes share; it knows neither"},

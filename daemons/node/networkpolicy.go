@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/burst"
 	"github.com/patchbay-net/patchbay/daemons/internal/fabric/health"
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
 	"github.com/patchbay-net/patchbay/internal/clock"
@@ -47,7 +48,7 @@ func (c NetworkPolicy) enforcement() enforce.Options {
 
 // collect says how changes are collected: a policy should be in force 200 ms after its change, also
 // while others change.
-var collect = policies.Wait{Shortest: 20 * time.Millisecond, Longest: 80 * time.Millisecond, Rest: 1, Credit: 500 * time.Millisecond}
+var collect = burst.Wait{Shortest: 20 * time.Millisecond, Longest: 80 * time.Millisecond, Rest: 1, Credit: 500 * time.Millisecond}
 
 const (
 	// compareEvery is how often the whole kernel state is compared, although the kernel tells changes.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/burst"
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -57,7 +58,7 @@ func BenchmarkProgram(b *testing.B) {
 			i := 0
 			next := make(chan bool)
 			done := make(chan error)
-			go n.cluster.Follow(b.Context(), policies.Wait{}, func() { <-next; n.attach() }, func(s *policy.State) error {
+			go n.cluster.Follow(b.Context(), burst.Wait{}, func() { <-next; n.attach() }, func(s *policy.State) error {
 				err := n.program(b.Context(), s)
 				done <- err
 				return err

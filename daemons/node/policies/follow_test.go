@@ -14,13 +14,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/burst"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 const ms = time.Millisecond
 
-var wait = Wait{Shortest: 20 * ms, Longest: 100 * ms, Rest: 2}
+var wait = burst.Wait{Shortest: 20 * ms, Longest: 100 * ms, Rest: 2}
 
 // followed is a Cluster whose states are counted.
 type followed struct {
@@ -62,7 +63,7 @@ func (f *followed) programs() (at []time.Duration, pods []int) {
 // follow runs a test in a bubble of the package synctest, after the Cluster was listed and its first program made.
 func follow(t *testing.T, c *Cluster, test func(f *followed)) { followWith(t, c, wait, test) }
 
-func followWith(t *testing.T, c *Cluster, w Wait, test func(f *followed)) {
+func followWith(t *testing.T, c *Cluster, w burst.Wait, test func(f *followed)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &followed{Cluster: c, began: time.Now()}
 	ended := make(chan struct{})

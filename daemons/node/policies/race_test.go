@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/burst"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/test/policytest"
 )
@@ -29,7 +30,7 @@ func TestAtTheSameTime(t *testing.T) {
 	programs, ended := make(chan string, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Follow(ctx, Wait{Shortest: time.Microsecond, Longest: time.Millisecond}, func() {}, func(s *policy.State) error {
+		c.Follow(ctx, burst.Wait{Shortest: time.Microsecond, Longest: time.Millisecond}, func() {}, func(s *policy.State) error {
 			latest(programs, policy.Compile(s).String())
 			return nil
 		})
