@@ -214,3 +214,15 @@ func ParseNode(text []byte) (Node, error) {
 	}
 	return n, nil
 }
+
+// ParseServiceCIDR reads a ServiceCIDR as the API serves it. If err is not nil and it has a name, the rest is what can be read.
+func ParseServiceCIDR(text []byte) (name string, ranges []netip.Prefix, err error) {
+	var o struct {
+		Metadata apiMetadata
+		Spec     struct{ CIDRs []string }
+	}
+	if err = json.Unmarshal(text, &o); err != nil {
+		err = fmt.Errorf("read servicecidr %q: %w", o.Metadata.Name, err)
+	}
+	return o.Metadata.Name, parsePrefixes(o.Spec.CIDRs), err
+}

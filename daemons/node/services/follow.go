@@ -1,0 +1,100 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/daemons/internal/burst"
+	"github.com/patchbay-net/patchbay/internal/services"
+)
+
+// Changed says what differs from the last state.
+type Changed struct {
+	All   bool            // anything may, so compile everything
+	Names []services.Name // of the Services that do otherwise, sorted
+}
+
+func (c Changed) empty() bool { return !c.All && len(c.Names) == 0 }
+
+// changes are what the next state must bring.
+type changes struct {
+	any   bool // a kind was listed first
+	all   bool
+	names map[services.Name]bool
+}
+
+func (c *changes) empty() bool { return !c.any && !c.all && len(c.names) == 0 }
+
+func (c *changes) note(name services.Name) {
+	if c.names == nil {
+		c.names = make(map[services.Name]bool)
+	}
+	c.names[name] = true
+}
+
+// Follow calls the function do with the state after each burst of changes, until ctx ends. The function must not use the state after it
+// returns. The first call comes when each kind has been listed once, and is for all. If the function fails, Follow calls it again for all at the
+// next change, or after a pause that grows up to resident.RetryMost.
+//
+// Each time before Follow makes a state, it calls the function before, which can call SetAddresses.
+func (c *Cluster) Follow(ctx context.Context, w burst.Wait, before func(), do func(*services.State, Changed) error) {
+	b := burst.Burst{Wait: w, Changed: c.changed}
+	for b.Next(ctx) {
+		began := time.Now()
+		before()
+		changed, complete := c.next()
+		if !complete || changed.empty() {
+			continue // the list of another kind will be a change; or the last state had it already
+		}
+		err := do(&c.state, changed)
+		if err != nil {
+			c.again()
+		}
+		b.Note(err, began)
+	}
+}
+
+// again makes the next state one for all. It gives no signal, because the next try waits.
+func (c *Cluster) again() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.due.all = true
+}
+
+// next brings the state up to date. It does nothing until each kind has been listed once.
+func (c *Cluster) next() (changed Changed, complete bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Contains(c.listed[:], false) {
+		return changed, false
+	}
+	s, o := &c.state, &c.objects
+	for name := range c.due.names {
+		put(s.Services, name, o.services[name], o.services[name] != nil)
+		list := o.slicesOf(name)
+		put(s.Slices, name, list, len(list) > 0)
+	}
+	changed.Names = slices.SortedFunc(maps.Keys(c.due.names), compareNames)
+	if changed.All = c.due.all; changed.All {
+		s.Node, s.Addresses, s.CIDRs = o.node, o.addresses, o.ranges()
+		changed.Names = nil
+	}
+	c.due = changes{}
+	return changed, true
+}
+
+func put[V any](m map[services.Name]V, name services.Name, value V, keep bool) {
+	if keep {
+		m[name] = value
+	} else {
+		delete(m, name)
+	}
+}
+
+func compareNames(a, b services.Name) int { return strings.Compare(a.String(), b.String()) }

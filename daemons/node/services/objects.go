@@ -1,0 +1,143 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/services"
+)
+
+// objects are those that are kept. What a value points to does not change, because a state has it too.
+type objects struct {
+	services  map[services.Name]*services.Service
+	slices    map[services.Name]*services.Slice            // by their own names
+	byService map[services.Name]map[string]*services.Slice // the same
+	cidrs     map[services.Name][]netip.Prefix
+	node      services.Node
+	addresses []netip.Addr
+}
+
+func newObjects() objects {
+	return objects{
+		services: make(map[services.Name]*services.Service), slices: make(map[services.Name]*services.Slice),
+		byService: make(map[services.Name]map[string]*services.Slice), cidrs: make(map[services.Name][]netip.Prefix),
+	}
+}
+
+// names returns the names of the objects of a kind, also of those of which nothing is kept but what is wrong.
+func (c *Cluster) names(k Kind) []services.Name {
+	list := slices.Collect(maps.Keys(c.wrong[k]))
+	switch k {
+	case Services:
+		return slices.AppendSeq(list, maps.Keys(c.objects.services))
+	case EndpointSlices:
+		return slices.AppendSeq(list, maps.Keys(c.objects.slices))
+	case ServiceCIDRs:
+		return slices.AppendSeq(list, maps.Keys(c.objects.cidrs))
+	}
+	return list // this node's Node stays
+}
+
+// put stores an object, and notes what it changes.
+func (c *Cluster) put(k Kind, i item) {
+	if n, ok := i.value.(services.Node); ok && n.Name != c.node {
+		return
+	}
+	if delete(c.wrong[k], i.name); i.wrong != "" {
+		c.wrong[k][i.name] = i.wrong
+	}
+	o := &c.objects
+	switch v := i.value.(type) {
+	case *services.Service:
+		if !reflect.DeepEqual(o.services[i.name], v) {
+			o.services[i.name] = v
+			c.due.note(i.name)
+		}
+	case *services.Slice:
+		c.putSlice(i.name, v)
+	case services.Node:
+		if !reflect.DeepEqual(o.node, v) {
+			o.node, c.due.all = v, true
+		}
+	case []netip.Prefix:
+		if have, ok := o.cidrs[i.name]; !ok || !slices.Equal(have, v) {
+			o.cidrs[i.name], c.due.all = v, true
+		}
+	}
+}
+
+// putSlice stores a slice. It may have belonged to another Service before.
+func (c *Cluster) putSlice(name services.Name, s *services.Slice) {
+	o := &c.objects
+	have := o.slices[name]
+	switch needless := s.Headless || s.Service.Name == ""; {
+	case have != nil && !needless && reflect.DeepEqual(have, s):
+		return
+	case have != nil:
+		c.removeSlice(name, have)
+		if needless {
+			return
+		}
+	case needless:
+		return
+	}
+	o.slices[name] = s
+	if o.byService[s.Service] == nil {
+		o.byService[s.Service] = make(map[string]*services.Slice)
+	}
+	o.byService[s.Service][s.Name] = s
+	c.due.note(s.Service)
+}
+
+func (c *Cluster) removeSlice(name services.Name, s *services.Slice) {
+	o := &c.objects
+	delete(o.slices, name)
+	if delete(o.byService[s.Service], s.Name); len(o.byService[s.Service]) == 0 {
+		delete(o.byService, s.Service)
+	}
+	c.due.note(s.Service)
+}
+
+// remove removes an object.
+func (c *Cluster) remove(k Kind, name services.Name) {
+	if k == Nodes {
+		return
+	}
+	o := &c.objects
+	delete(c.wrong[k], name)
+	switch k {
+	case Services:
+		if o.services[name] != nil {
+			delete(o.services, name)
+			c.due.note(name)
+		}
+	case EndpointSlices:
+		if s := o.slices[name]; s != nil {
+			c.removeSlice(name, s)
+		}
+	case ServiceCIDRs:
+		if _, ok := o.cidrs[name]; ok {
+			delete(o.cidrs, name)
+			c.due.all = true
+		}
+	}
+}
+
+// slicesOf returns the slices of a Service, sorted by their names.
+func (o *objects) slicesOf(service services.Name) []*services.Slice {
+	return slices.SortedFunc(maps.Values(o.byService[service]), func(a, b *services.Slice) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// ranges returns the ranges of all ServiceCIDRs.
+func (o *objects) ranges() (list []netip.Prefix) {
+	for _, name := range slices.SortedFunc(maps.Keys(o.cidrs), func(a, b services.Name) int { return strings.Compare(a.Name, b.Name) }) {
+		list = append(list, o.cidrs[name]...)
+	}
+	return list
+}
