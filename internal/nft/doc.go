@@ -4,7 +4,7 @@
 // Package nft is the firewall of Patchbay. Package nft manages the nftables table `inet
 // patchbay`, and `bridge patchbay` if macspoofchk is used. Package nft uses netlink and needs
 // neither the nft nor the iptables program. testdata/table.golden shows the table as nft lists
-// it.
+// it. Kubernetes' Services have a table of their own (services.go).
 //
 // How callers use the package:
 //

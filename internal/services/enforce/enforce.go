@@ -52,7 +52,8 @@ func (e *Enforcer) Compile(s *services.State) (*services.Program, error) {
 }
 
 // Load makes a program what the kernel enforces. The first Load, and each after an error, Forget or ErrChanged, reads what the kernel
-// has, so a restart changes nothing that is right.
+// has, so a restart changes nothing that is right. The change of a program that was updated goes to Apply, because Load believes that the
+// kernel has what it has loaded.
 //
 // If Load fails, some frontends are as the program has them, and the others as they were before. The next Load does the rest.
 func (e *Enforcer) Load(ctx context.Context, p *services.Program) error {
