@@ -101,6 +101,7 @@ type Agent struct {
 	claimed       bool           // a block was claimed, and the record not written since
 	session       store.Session
 	long          store.Session                      // the session of the endpoint in the network _lasting
+	lastingIn     string                             // the history of the store in which this agent put that endpoint
 	endSession    context.CancelFunc                 // ends the context of both sessions
 	run           string                             // how the ids of the endpoints on this session end
 	published     map[string]store.Item[store.Entry] // the endpoints that the store has on this session, by key

@@ -240,7 +240,7 @@ type holder struct {
 	name    string
 	seen    time.Time
 	present bool
-	lasting bool // the node's agent keeps an endpoint on a long session (network _lasting)
+	lasting bool // the node's agent has put an endpoint on a long session into this history (network _lasting)
 	lasts   bool // that endpoint exists
 }
 
@@ -264,7 +264,11 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 // readHolders reads from the store which nodes exist now: events about them may not have come yet. A node
 // without a record counts as never seen.
 func (a *Agent) readHolders(ctx context.Context, w *world) (func(store.Block) holder, error) {
-	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")
+	nodes, at, err := list(ctx, a.opts.Store.Nodes(), "")
+	if err != nil {
+		return nil, err
+	}
+	_, history, err := at.Split()
 	if err != nil {
 		return nil, err
 	}
@@ -278,9 +282,13 @@ func (a *Agent) readHolders(ctx context.Context, w *world) (func(store.Block) ho
 		if !known {
 			node, _ = w.node(b.Node) // the store has lost the node's record, or a user has removed it
 		}
-		return holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node], node.Lasting, lasts[b.Node]}
+		return holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node], lastsIn(&node, history), lasts[b.Node]}
 	}, err
 }
+
+// lastsIn reports whether a node's endpoint in the network _lasting was made in the current history of the store. Otherwise its
+// absence shows nothing.
+func lastsIn(n *store.Node, history string) bool { return n.LastingIn != "" && n.LastingIn == history }
 
 // nodesOn returns the nodes that have an endpoint in one of the networks presence and lasting.
 func (a *Agent) nodesOn(ctx context.Context, network string) (map[string]bool, error) {

@@ -23,7 +23,7 @@ func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	n := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/29"), BlockBits4: 30, Transport: store.Auto}
 	must(t, Admin{s}.Create(t.Context(), n))
 	for i, id := range []string{"first", "second"} {
-		_, err := s.Nodes().Create(t.Context(), store.Node{ID: id, Name: id, Seen: seen, Lasting: true}, nil)
+		_, err := s.Nodes().Create(t.Context(), store.Node{ID: id, Name: id, Seen: seen, LastingIn: historyOf(t, s)}, nil)
 		must(t, err)
 		_, err = s.Blocks().Create(t.Context(), store.Block{Network: "lan", Prefix: nth(n.Subnets[0], 30, uint64(i)), Node: id}, nil)
 		must(t, err)
@@ -31,6 +31,31 @@ func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	_, err := s.Entries().Create(t.Context(), store.Entry{Network: lasting, Node: "first", ID: "host.x"}, nil)
 	must(t, err)
 	return s, &world{Networks: []store.Network{n}}, n
+}
+
+// historyOf returns the name of a store's history.
+func historyOf(t *testing.T, s store.Store) string {
+	t.Helper()
+	_, at, err := s.Nodes().List(t.Context(), "")
+	must(t, err)
+	_, name, err := at.Split()
+	must(t, err)
+	return name
+}
+
+// A store that lost its data has a new history. A living host may have written its record there before its endpoint.
+func TestReclaimNotInANewHistory(t *testing.T) {
+	s, w, n := full(t, time.Now())
+	second, err := s.Nodes().Get(t.Context(), "second")
+	must(t, err)
+	second.Object.LastingIn = "before"
+	_, err = s.Nodes().Update(t.Context(), second.Object, second.Revision)
+	must(t, err)
+	a := &Agent{self: "me", wall: time.Now}
+	a.opts.Store, a.opts.Reclaim, a.opts.Log = s, 24*time.Hour, t.Logf
+	if err := a.claim(t.Context(), w, &n); err == nil {
+		t.Errorf("took %v of a host whose endpoint the store has lost", a.mirror.cache.Own["lan"])
+	}
 }
 
 // Only the store decides that a host is gone. Neither the host's own clock nor that of the host

@@ -54,7 +54,7 @@ func TestBlocksOfARemovedNetwork(t *testing.T) {
 func TestBlockOfAHostThatJustCame(t *testing.T) {
 	s := openStore(t)
 	a := &Agent{self: "me", wall: time.Now, opts: Options{Store: s, Reclaim: 24 * time.Hour, Log: t.Logf}}
-	node := store.Node{ID: "other", Name: "other", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Seen: time.Now().Add(-48 * time.Hour), Lasting: true}
+	node := store.Node{ID: "other", Name: "other", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Seen: time.Now().Add(-48 * time.Hour), LastingIn: historyOf(t, s)}
 	_, err := s.Nodes().Create(t.Context(), node, nil)
 	must(t, err)
 	b := store.Block{Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: node.ID}

@@ -74,6 +74,7 @@ func (a *Agent) tend(ctx context.Context) error {
 	if err := a.ensureSession(ctx); err != nil {
 		return fmt.Errorf("begin session: %w", err)
 	}
+	self.LastingIn = a.lastingIn
 	if err := a.putNode(ctx, self, w.behind(&a.written)); err != nil {
 		return fmt.Errorf("put node: %w", err)
 	}
@@ -100,7 +101,7 @@ func (a *Agent) node() (store.Node, error) {
 			return store.Node{}, err
 		}
 	}
-	n := store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}
+	n := store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), LastingIn: a.lastingIn}
 	n.WireGuardKey, n.WireGuardPort = a.publicKey()
 	return n, nil
 }
@@ -157,7 +158,7 @@ func (w *world) behind(written *store.Node) bool {
 }
 
 func sameNode(a, b store.Node) bool {
-	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port && a.Lasting == b.Lasting &&
+	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port && a.LastingIn == b.LastingIn &&
 		a.WireGuardKey == b.WireGuardKey && a.WireGuardPort == b.WireGuardPort
 }
 
@@ -176,10 +177,15 @@ func (a *Agent) ensureSession(ctx context.Context) error {
 		a.run, a.published, a.checked = random(3), map[string]store.Item[store.Entry]{}, time.Time{}
 	}
 	e := store.Entry{Network: lasting, Node: a.self, ID: "host." + a.run}
-	if _, there := a.published[e.Key()]; there {
+	history := a.mirror.history() // before the put: if the store loses its data after it, the name differs
+	if _, there := a.published[e.Key()]; there && a.lastingIn == history {
 		return nil
 	}
-	return a.put(ctx, e.Key(), e) // before this host claims a block that the endpoint protects
+	err := a.put(ctx, e.Key(), e) // before this host claims a block that the endpoint protects
+	if err == nil {
+		a.lastingIn = history
+	}
+	return err
 }
 
 func over(l store.Session) bool {
@@ -252,7 +258,7 @@ func (a *Agent) lost(w *world, id string) bool {
 		return slices.ContainsFunc(w.Endpoints, func(e store.Entry) bool { return e.Network == network && e.Node == id })
 	}
 	node, _ := w.node(id)
-	h := holder{seen: node.Seen, present: on(presence), lasting: node.Lasting, lasts: on(lasting)}
+	h := holder{seen: node.Seen, present: on(presence), lasting: lastsIn(&node, a.mirror.history()), lasts: on(lasting)}
 	return !a.doubts(w) && a.reclaimable(h)
 }
 

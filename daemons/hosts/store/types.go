@@ -53,10 +53,11 @@ type Node struct {
 	VTEP     string       `json:"vtep"`     // Ethernet address of the host's end of the tunnel
 	Port     uint16       `json:"port"`     // UDP port of the tunnel
 	Seen     time.Time    `json:"seen"`     // when its agent last wrote this record, by the clock of that host
-	// Lasting reports that the node keeps an endpoint on a long session, which ends when other hosts
-	// may take its blocks. So no host's clock decides whether the node is gone. A node of an earlier
+	// LastingIn names the history of the store (Revision.Split) in which the node made an endpoint on a long session. The
+	// endpoint ends when other hosts may take the node's blocks, so no host's clock decides whether the node is gone. If the
+	// store is in another history, it has lost the endpoint, perhaps of a living node. A node of an earlier
 	// release has no such endpoint.
-	Lasting bool `json:"lasting,omitempty"`
+	LastingIn string `json:"lastingIn,omitempty"`
 	// WireGuardKey is the public key in base64, and WireGuardPort the UDP port of WireGuard. A host that
 	// cannot encrypt, or is on no encrypted network, has none.
 	WireGuardKey  string `json:"wireguardKey,omitempty"`
