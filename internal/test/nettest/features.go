@@ -114,15 +114,14 @@ func FirstAddress() Feature {
 	}}
 }
 
+// routeFromFirst gives the host the first address of a subnet after a link that has the subnet is up, as where a bridge has it. In the
+// other order some kernels before 5.14 accept the route.
 func routeFromFirst(link netlink.Link) error {
 	first := net.IPv4(198, 18, 0, 0)
-	for ip, bits := range map[string]int{"198.18.0.1": 24, "198.18.0.0": 32} {
-		addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(ip), Mask: net.CIDRMask(bits, 32)}}
-		if err := netlink.AddrAdd(link, addr); err != nil {
-			return err
-		}
+	add := func(ip net.IP, bits int) error {
+		return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, 32)}})
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
+	if err := errors.Join(add(net.IPv4(198, 18, 0, 1), 24), netlink.LinkSetUp(link), add(first, 32)); err != nil {
 		return err
 	}
 	to := &net.IPNet{IP: net.IPv4(198, 18, 1, 0), Mask: net.CIDRMask(24, 32)}
