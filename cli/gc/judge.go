@@ -36,8 +36,8 @@ type world struct {
 	seesAll   func() bool                   // whether this process can see all processes of the node
 	driver    func(containerID string) bool // whether `patchbayd docker` will detach the container
 	namespace func(path string, was *life.Mark) (life.State, string)
-	forgotten func(life.Suspect) (why string, ok bool)  // whether containerd has forgotten a sandbox
-	carries   func(*Candidate) (link string, err error) // a veth whose other end is up in another namespace
+	forgotten func(life.Suspect) (why string, ok bool)                 // whether containerd has forgotten a sandbox
+	carries   func(a *Candidate, ending bool) (link string, err error) // kernel.Kernel.LivingPair
 	settling  inventory.Settling
 	inUse     spaces.Finder
 	marked    func(owner.Key) (where string, err error) // finds an existing namespace that has a link with the owner's mark
@@ -67,7 +67,7 @@ func (w *world) evidence(a *Candidate) *inventory.Evidence {
 	e.Names, e.Pod = spec.AttachmentKey{ContainerID: a.ContainerID, IfName: a.IfName}, a.Pod != ""
 	e.Seen, e.ByDriver = func() time.Time { return w.firstSeen(a) }, w.driver(a.ContainerID)
 	e.At, e.Forgotten = w.namespace, w.forgotten
-	e.Pair, e.Settling = func() (string, error) { return w.carries(a) }, &w.settling
+	e.Pair, e.Settling = func(ending bool) (string, error) { return w.carries(a, ending) }, &w.settling
 	e.ThisBoot, e.InUse = len(a.kernel) > 0, func() (string, error) { return w.inUse(a.Addrs...) }
 	e.Remains, e.SeesAll = a.remains(), w.seesAll
 	e.Marked, e.Unmarked = func() (string, error) { return w.marked(a.Owner) }, a.unmarked()

@@ -113,7 +113,7 @@ func TestJudge(t *testing.T) {
 				}
 				return life.Dead, "its namespace " + path + " is gone"
 			},
-			carries: func(a *Candidate) (string, error) {
+			carries: func(a *Candidate, _ bool) (string, error) {
 				if len(a.links) > 0 {
 					return a.links[0].name, nil
 				}
@@ -260,7 +260,7 @@ func FuzzSplitSaved(f *testing.F) {
 func TestJudgeFuture(t *testing.T) {
 	now := time.Now()
 	w := &world{
-		now: now, driver: func(string) bool { return false }, carries: func(*Candidate) (string, error) { return "", nil },
+		now: now, driver: func(string) bool { return false }, carries: func(*Candidate, bool) (string, error) { return "", nil },
 		namespace: func(string, *life.Mark) (life.State, string) { return life.Dead, "gone" },
 	}
 	a := &Candidate{NetNS: []string{"gone"}, Since: now.Add(time.Hour)}

@@ -38,11 +38,11 @@ func (c *collector) newWorld() *world {
 }
 
 // carries returns a link of the attachment that is the host's end of a veth in use.
-func (c *collector) carries(a *Candidate) (link string, err error) {
+func (c *collector) carries(a *Candidate, ending bool) (link string, err error) {
 	if len(a.links) == 0 {
 		return "", nil
 	}
 	s := c.NewSession()
 	defer s.Close()
-	return kernel.OfSession(s).LivingPair(a.Owner, a.Links())
+	return kernel.OfSession(s).LivingPair(a.Owner, a.Links(), ending)
 }

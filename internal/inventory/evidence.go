@@ -30,8 +30,11 @@ type Evidence struct {
 	Spaces    []Space                                                // add with Space
 	At        func(path string, was *life.Mark) (life.State, string) // life.Judge.At
 	Forgotten func(life.Suspect) (why string, ok bool)               // life.Judge.Forgotten
-	Pair      func() (link string, err error)                        // its link on the host whose other end is up in an existing namespace
 	Settling  *Settling                                              // for pairs that the kernel is about to delete
+
+	// Pair finds the attachment's link on the host whose other end is up in an existing namespace; if ending, also in one that
+	// has ended, until the kernel deletes the pair.
+	Pair func(ending bool) (link string, err error)
 
 	Outlived bool                             // its addresses were reserved before the node booted
 	ThisBoot bool                             // something of it is from this boot: in the kernel, or below /run

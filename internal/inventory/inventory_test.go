@@ -40,6 +40,8 @@ func TestJudge(t *testing.T) {
 	before := gc.Boot.Add(-time.Hour)
 	finds := func(what string) func() (string, error) { return func() (string, error) { return what, nil } }
 	fails := func() (string, error) { return "", errors.New("no rights") }
+	carries := func(link string) func(bool) (string, error) { return func(bool) (string, error) { return link, nil } }
+	unread := func(bool) (string, error) { return fails() }
 	yes := func() bool { return true }
 	rows := map[Row]bool{}
 	for _, c := range []struct {
@@ -54,30 +56,30 @@ func TestJudge(t *testing.T) {
 		{"made after the list, by nobody known", Evidence{Since: now.Add(time.Second)}, list, life.Unsure, Newer, "newer"},
 		{"dead, of another runtime, in a sweep", Evidence{Since: old, Names: named, records: theirs, Spaces: gone}, sweep, life.Unsure, NotOwn, "another runtime's"},
 		{"dead, of nobody known, in a sweep", Evidence{Since: old, Spaces: gone}, sweep, life.Unsure, NotOwn, ""},
-		{"not on its runtime's list, and alive", Evidence{Since: old, Names: named, records: ours, Spaces: there, Pair: finds("veth1")}, list, life.Dead, Unlisted, "lacks it"},
+		{"not on its runtime's list, and alive", Evidence{Since: old, Names: named, records: ours, Spaces: there, Pair: carries("veth1")}, list, life.Dead, Unlisted, "lacks it"},
 		{"of another runtime, alive", Evidence{Since: old, Names: named, records: theirs, Spaces: there}, list, life.Alive, Exists, "there exists"},
 		{"of another runtime, gone", Evidence{Since: old, Names: named, records: theirs, Spaces: gone}, list, life.Dead, Gone, "gone is gone"},
 		{"of another runtime, one is there", Evidence{Since: old, Names: named, records: theirs, Spaces: append(gone, there...)}, list, life.Alive, Exists, ""},
 		{"of another runtime, hidden", Evidence{Since: old, Names: named, records: theirs, Spaces: hidden}, list, life.Unsure, Doubtful, "another runtime made it"},
-		{"of another runtime, gone, but its pair carries", Evidence{Since: old, Names: named, records: theirs, Spaces: gone, Pair: finds("veth1")}, list, life.Alive, PairInUse, "veth1 carries"},
+		{"of another runtime, gone, but its pair carries", Evidence{Since: old, Names: named, records: theirs, Spaces: gone, Pair: carries("veth1")}, list, life.Alive, PairInUse, "veth1 carries"},
 		{"of another runtime, gone, and a record without a namespace", Evidence{Since: old, Names: named, records: append(theirs, nowhere...), Spaces: []Space{{"gone", &life.Mark{}}}}, list, life.Dead, Gone, ""},
 		{"of another runtime, which found no namespace at the path", Evidence{Since: old, Names: named, records: nowhere, Spaces: gone}, list, life.Unsure, Untraced, ""},
 		{"of another runtime, without a namespace", Evidence{Since: old, Names: named, records: theirs}, list, life.Unsure, Untraced, ""},
-		{"without a record, its pair carries", Evidence{Pair: finds("veth1")}, list, life.Alive, PairInUse, "veth1 carries"},
-		{"without a record, its pair unread", Evidence{Pair: fails}, list, life.Alive, PairInUse, "no rights"},
-		{"without a record, in use here", Evidence{Pair: finds(""), Here: finds("ns")}, list, life.Unsure, HasAddress, "in use in ns"},
+		{"without a record, its pair carries", Evidence{Pair: carries("veth1")}, list, life.Alive, PairInUse, "veth1 carries"},
+		{"without a record, its pair unread", Evidence{Pair: unread}, list, life.Alive, PairInUse, "no rights"},
+		{"without a record, in use here", Evidence{Pair: carries(""), Here: finds("ns")}, list, life.Unsure, HasAddress, "in use in ns"},
 		{"without a record, namespaces unread", Evidence{Here: fails}, list, life.Unsure, Unrecorded, "no rights"},
-		{"without a record", Evidence{Pair: finds(""), Here: finds("")}, list, life.Dead, Unrecorded, "nothing of it is in use"},
+		{"without a record", Evidence{Pair: carries(""), Here: finds("")}, list, life.Dead, Unrecorded, "nothing of it is in use"},
 		{"dead, in a sweep", Evidence{Since: old, Names: named, records: ours, Spaces: gone}, sweep, life.Dead, Gone, ""},
 		{"young, in a sweep", Evidence{Since: young, Names: named, records: ours, Spaces: gone}, sweep, life.Unsure, Young, "1s old"},
 		{"alive and young", Evidence{Since: young, Spaces: there}, gc, life.Alive, Exists, ""},
 		{"by everyone's list, of another runtime, alive", Evidence{Since: old, Names: named, records: theirs, Spaces: there}, OfList(now, "crio", true), life.Dead, Unlisted, ""},
 		{"without a record, but cached by the caller", Evidence{Since: old, Names: named, Cached: true, Spaces: there}, list, life.Dead, Unlisted, ""},
 		{"a torn record, with names", Evidence{Since: old, Names: named, records: []*claim.Head{nil}}, list, life.Dead, Unlisted, ""},
-		{"a torn record, without names", Evidence{Since: old, records: []*claim.Head{nil}, Pair: finds("veth1")}, list, life.Alive, PairInUse, ""},
+		{"a torn record, without names", Evidence{Since: old, records: []*claim.Head{nil}, Pair: carries("veth1")}, list, life.Alive, PairInUse, ""},
 		{"of a runtime without a name", Evidence{Since: old, Names: named, records: []*claim.Head{{}}, Spaces: there}, list, life.Alive, Exists, ""},
 		{"without a record, by everyone's list, in use here", Evidence{Here: finds("ns")}, OfList(now, "crio", true), life.Dead, Unrecorded, ""},
-		{"forgotten", Evidence{Since: old, Names: named, Pod: true, records: callers(7), Spaces: there, Forgotten: forgets, Pair: finds("veth1")}, gc, life.Dead, Gone, "forgot"},
+		{"forgotten", Evidence{Since: old, Names: named, Pod: true, records: callers(7), Spaces: there, Forgotten: forgets, Pair: carries("veth1")}, gc, life.Dead, Gone, "forgot"},
 		{"forgotten, young", Evidence{Since: young, Names: named, Pod: true, records: callers(7), Spaces: there, Forgotten: forgets}, gc, life.Unsure, Young, ""},
 		{"forgotten, but a later caller lives", Evidence{Since: old, Names: named, Pod: true, records: callers(7, 8), Spaces: there, Forgotten: forgets}, gc, life.Alive, Exists, ""},
 		{"forgotten, but a record has no caller", Evidence{Since: old, Names: named, Pod: true, records: append(callers(7), &claim.Head{}), Spaces: there, Forgotten: forgets}, gc, life.Alive, Exists, ""},
@@ -195,17 +197,17 @@ func TestSettling(t *testing.T) {
 		"nobody says where, by a GC's list": {life.Unsure, "", list, false},
 	} {
 		asked := 0
-		e := Evidence{Settling: &Settling{Time: time.Hour}, Pair: func() (string, error) {
+		e := Evidence{Settling: &Settling{Time: time.Hour}, Pair: func(ending bool) (string, error) { // its namespace has ended
 			asked++
-			return map[bool]string{true: "veth1"}[asked < 3], nil
+			return map[bool]string{true: "veth1"}[ending && asked < 3], nil
 		}}
 		link, err := e.pair(c.q, Verdict{State: c.state, Why: c.why})
-		if err != nil || (link == "") != c.waits || (asked > 1) != c.waits {
+		if err != nil || link != "" || (asked > 2) != c.waits {
 			t.Errorf("%s: %q after %d, %v", about, link, asked, err)
 		}
 	}
-	s := Settling{Time: time.Nanosecond}
-	if link, err := s.wait(func() (string, error) { return "veth1", nil }); link == "" || err != nil {
+	e := Evidence{Settling: &Settling{Time: time.Nanosecond}, Pair: func(bool) (string, error) { return "veth1", nil }}
+	if link, err := e.pair(gc, Verdict{}); link == "" || err != nil {
 		t.Errorf("of a pair that stays: %q, %v", link, err)
 	}
 }

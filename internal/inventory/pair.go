@@ -21,14 +21,13 @@ type Settling struct {
 const settleTime = 2 * time.Second
 
 // wait calls pair again until the pair is not there any more, or the time is over. The time begins with the first pair.
-func (s *Settling) wait(pair func() (string, error)) (link string, err error) {
+func (s *Settling) wait(pair func() (string, error)) {
 	if s.until.IsZero() {
 		s.until = time.Now().Add(cmp.Or(s.Time, settleTime))
 	}
-	for link, err = pair(); link != "" && err == nil && time.Now().Before(s.until); link, err = pair() {
+	for link, err := pair(); link != "" && err == nil && time.Now().Before(s.until); link, err = pair() {
 		time.Sleep(5 * time.Millisecond)
 	}
-	return link, err
 }
 
 // pair returns the attachment's link that carries. If the namespaces that traces name are gone (space), the kernel may be
@@ -36,9 +35,9 @@ func (s *Settling) wait(pair func() (string, error)) (link string, err error) {
 // the network wait for it, and a later GC asks again.
 func (e *Evidence) pair(q Question, space Verdict) (link string, err error) {
 	if ends := space.State == life.Dead || space.Why == "" && !q.HasList; ends && e.Settling != nil {
-		return e.Settling.wait(e.Pair)
+		e.Settling.wait(func() (string, error) { return e.Pair(true) })
 	}
-	return e.Pair()
+	return e.Pair(false)
 }
 
 // lives adds to Namespace what the attachment's veth shows. If it carries, its other end is up in an existing

@@ -120,7 +120,7 @@ func (k *Kernel) verdict(r *plugin.Request, s Suspect, now []record.CurrentRecor
 // container again after ours, and then only the result says where.
 func (k *Kernel) evidence(network string, o owner.Key, now []record.CurrentRecord) *inventory.Evidence {
 	var links []string
-	e := &inventory.Evidence{At: k.judge.At, Pair: func() (string, error) { return k.LivingPair(o, links) }}
+	e := &inventory.Evidence{At: k.judge.At, Pair: func(ending bool) (string, error) { return k.LivingPair(o, links, ending) }}
 	for _, at := range now {
 		e.Record(at.Record.Head(), at.Since)
 		if at.Record != nil {
@@ -145,7 +145,7 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 			return "plugin " + s.Plugin + " has a record of it"
 		}
 	}
-	link, err := k.LivingPair(o, nil)
+	link, err := k.LivingPair(o, nil, false)
 	switch {
 	case err != nil:
 		return err.Error()
@@ -156,10 +156,10 @@ func (k *Kernel) LeadsTo(r *plugin.Request, o owner.Key) string {
 }
 
 // LivingPair returns the name of the owner's link that is the host's end of a veth pair whose other end is up in an existing
-// namespace: the kernel deletes a pair later than its namespace. links are the names that traces have. Without them it
-// looks for the owner's mark, and lists all links, but only once in a session. While the caller holds the claim, no ADD
-// makes a new one.
-func (k *Kernel) LivingPair(o owner.Key, links []string) (name string, err error) {
+// namespace. The kernel deletes a pair later than its namespace; if ending, such a pair counts, too. links are the names that
+// traces have. Without them it looks for the owner's mark, and lists all links, but only once in a session. While the caller
+// holds the claim, no ADD makes a new one.
+func (k *Kernel) LivingPair(o owner.Key, links []string, ending bool) (name string, err error) {
 	host, err := k.Host()
 	if err == nil && len(links) == 0 {
 		links, err = k.marked(o)
@@ -172,7 +172,7 @@ func (k *Kernel) LivingPair(o owner.Key, links []string) (name string, err error
 		if err != nil && !nl.IsNotFound(err) {
 			return "", err
 		}
-		if err == nil && traces.IsOf(link, o) && netstate.Carries(link) && host.Lives(link.Attrs().NetNsID) {
+		if err == nil && traces.IsOf(link, o) && netstate.Carries(link) && (ending || host.Lives(link.Attrs().NetNsID)) {
 			return name, nil
 		}
 	}
