@@ -80,7 +80,10 @@ var homes = []struct {
 		home:   "internal/inventory",
 		names:  []string{"inventory.Space", "life.Suspect"},
 		shapes: []string{`\.Runtime (==|!=) `, ` (==|!=) [\w.]+\.Runtime$`, `\.Caller (==|!=) nil$`, `\.Before\([\w.]*\b[bB]oot\b`},
-		also:   map[string]string{"internal/life/forgotten.go": "judges one sandbox, with or without the caller of its ADD"},
+		also: map[string]string{
+			"internal/life/forgotten.go":  "judges one sandbox, with or without the caller of its ADD",
+			"conformance/command/part.go": "the report of a runtime, no attachment",
+		},
 	},
 	{
 		what:  "ask whether a veth pair proves a living namespace: use kernel.Kernel.LivingPair",

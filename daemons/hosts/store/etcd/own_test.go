@@ -178,7 +178,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s: %v", wrong, s)
 		}
 	}
-	if s, err := OpenAgent(t.Context(), "etcd://h/c", at+files(ca, "server")); err == nil || !strings.Contains(err.Error(), "not of this host") {
+	if s, err := OpenAgent(t.Context(), "etcd://h/c", at+files(ca, "server")); err == nil || !strings.Contains(err.Error(), "only serve its own store") {
 		t.Errorf("it serves the store of others: %v, %v", s, err)
 	}
 	s, err := OpenAgent(t.Context(), here, at+files(ca, "server")+"&names=client,host2.example.org")
