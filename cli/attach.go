@@ -193,27 +193,27 @@ func (a *app) undoFailed(err error, undo func(context.Context) error) error {
 }
 
 const delLong = `Detach NETNS from NETWORK. This also succeeds if the namespace is gone, and with a
-warning if nothing is attached. If the network's file is gone, it uses the cached
-configuration of the ADD.`
+warning if nothing is attached. It uses the configuration of the ADD, which the cache has,
+and without it the network's file.`
 
 type delCommand struct{ attachFlags }
 
-// Execute detaches the namespace. If the network's file is gone, Execute uses the cached
-// configuration.
+// Execute detaches the namespace, with the configuration of the ADD if the cache has it (SPEC 1.1.0, section 4).
 func (c *delCommand) Execute([]string) error {
 	n, at, err := c.resolve(c.Args.Network, c.Args.NetNS)
-	if err == nil {
-		known := c.recorded(n.Name, at)
-		if err = c.app.runtime(n).Del(c.app.ctx, n.List, at); err == nil && !known {
-			c.nothing(n.Name, at)
-		}
+	if err != nil && !errors.Is(err, chain.ErrNoNetwork) {
 		return err
 	}
-	if errors.Is(err, chain.ErrNoNetwork) {
-		derr := c.app.runtime(nil).DelCached(c.app.ctx, string(c.Args.Network), at)
-		if !errors.Is(derr, chain.ErrNotCached) {
-			return derr
-		}
+	derr := c.app.runtime(n).DelCached(c.app.ctx, string(c.Args.Network), at)
+	switch {
+	case !errors.Is(derr, chain.ErrNotCached):
+		return derr
+	case err != nil:
+		return err
+	}
+	known := c.recorded(n.Name, at)
+	if err = c.app.runtime(n).Del(c.app.ctx, n.List, at); err == nil && !known {
+		c.nothing(n.Name, at)
 	}
 	return err
 }
