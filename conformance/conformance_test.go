@@ -187,6 +187,11 @@ func TestWorldSeesLeaks(t *testing.T) {
 		"link in the sandbox": func(w *World) error {
 			return inside(w.Attachment().NetNS, func() error { return makeVeth("left1") })
 		},
+		"MTU in the sandbox": func(w *World) error {
+			return inside(w.Attachment().NetNS, func() error {
+				return netlink.LinkSetMTU(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1}}, 1400)
+			})
+		},
 		"address": func(*World) error { return addLoopback("10.200.0.1/32") },
 	} {
 		w := Suite{Subject: list[0]}.World(t)

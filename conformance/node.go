@@ -15,15 +15,14 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
-	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
 // stateIn reads the links, addresses, routes and rules inside a namespace.
-func stateIn(path string) (s leak.State, err error) {
+func stateIn(path string) (s snapshot, err error) {
 	err = inside(path, func() error {
-		s, err = leak.Take("/nonexistent") // a directory that does not exist; the files of the host are counted elsewhere
+		s, err = observe("/nonexistent") // a directory that does not exist; the files of the host are counted elsewhere
 		return err
 	})
 	return s, err

@@ -33,10 +33,10 @@ type World struct {
 	suite   *Suite
 	version string
 	places  map[string]*place
-	before  leak.State // state of host and files when the script began
-	err     error      // of the last call, if it failed
-	broken  bool       // the script used the command break
-	stub    *stub      // the IPAM plugin that the script put in the place of the subject's
+	before  snapshot // host and files when the script began
+	err     error    // of the last call, if it failed
+	broken  bool     // the script used the command break
+	stub    *stub    // the IPAM plugin that the script put in the place of the subject's
 	diary   diary
 
 	neighbours *neighbours // after the command of this name
@@ -47,8 +47,8 @@ type place struct {
 	Container
 	prev    *spec.Result
 	second  bool
-	deleted bool       // the namespace was deleted
-	inside  leak.State // state of the namespace before the plugin ran
+	deleted bool     // the namespace was deleted
+	inside  snapshot // the namespace before the plugin ran
 }
 
 // World makes the two attachments of a script. It uses the newest version of the specification that the subject supports.
@@ -143,13 +143,33 @@ func (w *World) begin() (err error) {
 	return err
 }
 
+// snapshot is what a namespace has.
+type snapshot struct {
+	objects    leak.State
+	attributes leak.Attributes
+}
+
+// observe makes a snapshot of the calling thread's namespace, and of the files below dirs.
+func observe(dirs ...string) (s snapshot, err error) {
+	if s.objects, err = leak.Take(dirs...); err != nil {
+		return s, err
+	}
+	s.attributes, err = leak.TakeAttributes()
+	return s, err
+}
+
+// beyond lists the objects that s has and before has not, and the attributes that have another value.
+func (s snapshot) beyond(before snapshot) leak.State {
+	return append(s.objects.Beyond(before.objects), s.attributes.Changed(before.attributes)...)
+}
+
 // readState reads the state of the host, and the files in which the plugin may keep state.
-func (w *World) readState() (leak.State, error) {
+func (w *World) readState() (snapshot, error) {
 	dirs := w.suite.dirs
 	if dirs == nil {
 		dirs = leak.Dirs()
 	}
-	return leak.Take(append(dirs[:len(dirs):len(dirs)], w.suite.Subject.State...)...)
+	return observe(append(dirs[:len(dirs):len(dirs)], w.suite.Subject.State...)...)
 }
 
 func (w *World) prepare(p *place, number int) {
@@ -176,15 +196,24 @@ func (w *World) place(name string) (*place, error) {
 // may end at the same time.
 var settleTime = 30 * time.Second
 
-// settle calls leftovers until it returns nothing but files, or until settleTime is over. It does not
-// wait for files, because the kernel does not delete them.
+// settle calls leftovers until it returns nothing that the kernel may still delete, or until settleTime is over.
 func (w *World) settle() (leak.State, error) {
 	for end := time.Now().Add(cmp.Or(w.suite.settle, settleTime)); ; time.Sleep(10 * time.Millisecond) {
 		leftovers, err := w.leftovers()
-		if err != nil || len(leftovers) == len(leftovers.Of("file")) || time.Now().After(end) {
+		if err != nil || len(leftovers.Without(lasting)) == 0 || time.Now().After(end) {
 			return leftovers, err
 		}
 	}
+}
+
+// sandbox is between the attachment's name and the object, in a line of something that is in a container.
+const sandbox = " sandbox: "
+
+func lasting(line string) bool {
+	if _, object, ok := strings.Cut(line, sandbox); ok {
+		line = object
+	}
+	return leak.Lasting(line)
 }
 
 // Close deletes the namespaces. If a test does not call Close, the namespaces stay until the test
@@ -207,7 +236,7 @@ func (w *World) leftovers() (leak.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := now.Beyond(w.before).Without(leak.Standing).Without(w.suite.Subject.leaves)
+	out := now.beyond(w.before).Without(leak.Standing).Without(w.suite.Subject.leaves)
 	for name, p := range w.places {
 		if p.deleted {
 			continue
@@ -216,8 +245,8 @@ func (w *World) leftovers() (leak.State, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, line := range inside.Beyond(p.inside).Without(kernels) {
-			out = append(out, name+" sandbox: "+line)
+		for _, line := range inside.beyond(p.inside).Without(kernels) {
+			out = append(out, name+sandbox+line)
 		}
 	}
 	return out, nil

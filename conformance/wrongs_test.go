@@ -162,6 +162,7 @@ func wrongRemovals() []wrongPlugin {
 	return []wrongPlugin{
 		{"a DEL that does nothing", "host-local", "life", "left behind:", on(spec.Del, idle)},
 		{"a DEL that leaves the interface", "macvlan", "life", "first sandbox: link", on(spec.Del, idle)},
+		{"a DEL that leaves the MTU", "tuning", "life", "changed veth eth0 mtu from 1500 to 1400", on(spec.Del, idle)},
 		{"a DEL that fails the second time", "host-local", "del-again", "DEL failed", on(spec.Del, refuses(func(p *right, _ *spec.Call) bool { return len(p.added) == 0 || p.calls[spec.Del] > 2 }))},
 		{"a DEL that wants the namespace", "host-local", "del-netns-gone", "DEL failed", on(spec.Del, refuses(gone))},
 		{"a DEL that wants anything of before", "host-local", "del-netns-gone-no-result", "DEL failed", on(spec.Del, refuses(noResult))},

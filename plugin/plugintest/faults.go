@@ -25,7 +25,8 @@ import (
 var errFault = errors.New("injected fault")
 
 // faults makes ADD fail before each of its changes in turn, and checks each time that nothing
-// is left.
+// is left. The last step is "commit" of the SDK (plugin/serve.go): it follows the last change that
+// the plugin makes itself, so the undo of that change runs too.
 func (c *Case) faults(t *testing.T, p *plugin.Plugin) {
 	steps := c.steps(t, p)
 	if len(steps) == 0 {

@@ -88,7 +88,7 @@ func filesGC(_ context.Context, r *plugin.Request) error {
 	return err
 }
 
-func TestMain(m *testing.M) { Main(m, files(), echo()) }
+func TestMain(m *testing.M) { Main(m, files(), echo(), clamp("")) }
 
 // TestFilesIs is the test that TestTeeth runs in a separate process, with the fault that the
 // environment names. Without a fault it is TestFiles again.
@@ -174,14 +174,19 @@ func filesClear(_ context.Context, r *plugin.Request) error {
 // TestTeeth plants each fault and checks that the contract reports it.
 func TestTeeth(t *testing.T) {
 	for name, fault := range faulty {
-		parts := strings.Split(fault.noticed, "/")
-		run := "^TestFilesIs$/^files$/^" + strings.Join(parts, "$/^") + "$"
-		cmd := exec.Command("/proc/self/exe", "-test.run="+run)
-		cmd.Env = append(os.Environ(), "FAULT="+name)
-		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "--- FAIL: TestFilesIs/files/"+fault.noticed) {
-			t.Errorf("%s: %s does not notice: %v\n%s", name, fault.noticed, err, out)
-		}
+		notices(t, "TestFilesIs", "files", name, fault.noticed, "")
+	}
+}
+
+// notices runs a test of the contract in a separate process, with a fault. The test must fail and say what is wrong.
+func notices(t *testing.T, test, name, fault, noticed, says string) {
+	t.Helper()
+	run := "^" + test + "$/^" + name + "$/^" + strings.ReplaceAll(noticed, "/", "$/^") + "$"
+	cmd := exec.Command("/proc/self/exe", "-test.run="+run)
+	cmd.Env = append(os.Environ(), "FAULT="+fault)
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--- FAIL: "+test+"/"+name+"/"+noticed) || !strings.Contains(string(out), says) {
+		t.Errorf("%s: %s does not notice: %v; want %q in:\n%s", fault, noticed, err, says, out)
 	}
 }
 

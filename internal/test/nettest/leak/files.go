@@ -45,8 +45,9 @@ func files(dirs []string) (State, error) {
 // Standing reports whether a line is of an object that stays by design when the attachments that
 // needed it are gone. Such an object belongs to the node or the network:
 //
-//   - a bridge, its gateway address and that address' routes (the reference
-//     never deletes them and deployments rely on it)
+//   - a bridge, its attributes (which follow its ports), its gateway address
+//     and that address' routes (the reference never deletes them and
+//     deployments rely on it)
 //   - our table with its sets, chains and static rules, its schema number,
 //     and the numbers of its network policies; never another element
 //   - the tables and chains that every iptables has, which the first rule makes
@@ -56,7 +57,7 @@ func files(dirs []string) (State, error) {
 func Standing(line string) bool {
 	w := strings.Fields(line)
 	switch w[0] {
-	case "link", "address", "route", "qdisc":
+	case "link", "address", "route", "qdisc", changed:
 		return w[1] == "bridge"
 	case "nft":
 		return standingNft(w[1:])

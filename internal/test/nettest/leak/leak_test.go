@@ -4,6 +4,7 @@
 package leak_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -106,11 +107,43 @@ func TestBeyond(t *testing.T) {
 	}
 }
 
+// TestChanged changes attributes of a link. A link that is new has no changes.
+func TestChanged(t *testing.T) {
+	take := func() leak.Attributes {
+		t.Helper()
+		a, err := leak.TakeAttributes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	empty := take()
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
+	if err := netlink.LinkAdd(link); err != nil {
+		t.Fatal(err)
+	}
+	defer netlink.LinkDel(link) //nolint:errcheck // the namespace ends with the tests
+	before := take()
+	if err := errors.Join(netlink.LinkSetMTU(link, 1400), netlink.SetPromiscOn(link), netlink.LinkSetAlias(link, "mine")); err != nil {
+		t.Fatal(err)
+	}
+	after := take()
+	want := leak.State{`changed veth a alias from "" to "mine"`, "changed veth a mtu from 1500 to 1400", "changed veth a promisc from false to true"}
+	if d := cmp.Diff(want, after.Changed(before)); d != "" {
+		t.Errorf("changed (-want +got):\n%s", d)
+	}
+	if got := after.Changed(empty); len(got) > 0 {
+		t.Errorf("a new link changed:\n%s", got)
+	}
+}
+
 // TestStanding separates what belongs to a network from what belongs to an attachment.
 func TestStanding(t *testing.T) {
 	for line, want := range map[string]bool{
 		"link bridge cni0":                                     true,
 		"link veth veth01234567":                               false,
+		"changed bridge cni0 address from 02 to 06":            true,
+		"changed veth eth0 mtu from 1500 to 1400":              false,
 		"address bridge cni0 10.1.2.1/24":                      true,
 		"route veth veth01234567 10.1.2.3/32 via <nil>":        false,
 		"rule ip rule 100":                                     false,
