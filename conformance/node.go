@@ -67,7 +67,7 @@ func (w *World) veth(a *Container, p *Prev, number int) *spec.Result {
 		w.diary.did("ip -n %s address add %s dev %s nodad", a.ContainerID, ip.Address, a.IfName)
 	}
 	if l, err := netlink.LinkByName(host); err == nil {
-		r.Interfaces[0].Mac = l.Attrs().HardwareAddr.String()
+		describe(&r.Interfaces[0], l)
 	}
 	return r
 }
@@ -143,7 +143,7 @@ func configure(r *spec.Result, a *Container, p *Prev, number int) error {
 	if err := netlink.LinkSetUp(link); err != nil {
 		return err
 	}
-	r.Interfaces[1].Mac = link.Attrs().HardwareAddr.String()
+	describe(&r.Interfaces[1], link)
 	for _, prefix := range p.Addresses {
 		for range number {
 			prefix = netip.PrefixFrom(prefix.Addr().Next(), prefix.Bits())
@@ -163,6 +163,11 @@ func configure(r *spec.Result, a *Container, p *Prev, number int) error {
 		r.IPs = append(r.IPs, ip)
 	}
 	return nil
+}
+
+// describe fills in what a result says of a link, so that a plugin that changes the link must change the result.
+func describe(i *spec.Interface, link netlink.Link) {
+	i.Mac, i.MTU = link.Attrs().HardwareAddr.String(), link.Attrs().MTU
 }
 
 // damage changes an attachment so that CHECK must fail. how is a value of Subject.Break.

@@ -135,6 +135,7 @@ func wrongResults() []wrongPlugin {
 			return out, err
 		})},
 		{"an address before that is lost", "tuning", "life", "does not pass on address 10.93.0.2/24", on(spec.Add, prints(`(?s)"ips":.*?\]`, `"ips": []`))},
+		{"the MTU of before", "tuning", "life", "the result has mtu 1500, the kernel 1400", on(spec.Add, prints(mtu, `"mtu": 1500`))},
 		{"an interface before that is lost", "tuning", "life", "does not pass on interface eth0", on(spec.Add, prints(name, `"name": "eth7"`))},
 		{"a VERSION that wants a network", "host-local", "version-input", "VERSION failed", on(spec.Version, refuses(func(_ *right, call *spec.Call) bool { return !has(call, `"name"`) }))},
 		{"an ADD that replaces the first", "host-local", "add-again", "ADD succeeded", on(spec.Add, func(p *right, call *spec.Call) ([]byte, error) {

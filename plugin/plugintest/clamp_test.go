@@ -51,6 +51,7 @@ var wrongClamps = []struct{ wrong, noticed, says string }{
 	{"no undo", "faults", "first sandbox: changed veth eth0 mtu from 1500 to 1400"},
 	{"the last value", "in-process/add-again", "changed veth eth0 mtu from 1500 to 1400"},
 	{"no restore", "in-process/life", "changed veth eth0 mtu from 1500 to 1400"},
+	{"the old result", "in-process/life", "interface eth0: the result has mtu 1500, the kernel 1400"},
 }
 
 func (c clamper) add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
