@@ -77,7 +77,7 @@ func (w *World) config(p *place, r *request) ([]byte, error) {
 		return json.Marshal(Object{"cniVersion": text(r.get("version", w.version))})
 	}
 	conf := merge(w.suite.Subject.Conf, nil)
-	if p.second {
+	if p.second || r.get("conf", "") == "second" {
 		conf = merge(conf, w.suite.Subject.Second)
 	}
 	reduce(conf, w.suite.Subject.Keep, r.get("conf", ""))

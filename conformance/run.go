@@ -14,7 +14,8 @@
 //	    at=second   the second attachment: another container, another namespace
 //	    conf=KIND   bare (only type, name, ipam.type and Subject.Keep), wrong (every
 //	                other key of the wrong JSON type), garbage (no JSON), version
-//	                (only cniVersion), lost (ipam.type is a plugin that does not exist),
+//	                (only cniVersion), second (with Subject.Second, also for the first
+//	                attachment), lost (ipam.type is a plugin that does not exist),
 //	                escape (ipam.type is a path; after "delegate")
 //	    name=N, id=ID, ifname=IF, args=A   override the call's values
 //	    netns=none|gone|host   no namespace, a path without one, the plugin's own

@@ -24,6 +24,7 @@ type Subject struct {
 
 	// Conf is the plugin's configuration without name and cniVersion. For the second attachment, the
 	// keys of Second replace those of Conf. Some values must differ there, such as a host port.
+	// plugin/plugintest also repeats the ADD of the first attachment with them, if Again is set.
 	Conf   Object `json:"conf,omitempty"`
 	Second Object `json:"second,omitempty"`
 

@@ -50,6 +50,7 @@ var wrongClamps = []struct{ wrong, noticed, says string }{
 	{"no undo", "faults", `"commit": failed ADD left behind:`},
 	{"no undo", "faults", "first sandbox: changed veth eth0 mtu from 1500 to 1400"},
 	{"the last value", "in-process/add-again", "changed veth eth0 mtu from 1500 to 1400"},
+	{"the last other value", "changed", "changed veth eth0 mtu from 1500 to 1400"},
 	{"no restore", "in-process/life", "changed veth eth0 mtu from 1500 to 1400"},
 	{"the old result", "in-process/life", "interface eth0: the result has mtu 1500, the kernel 1400"},
 }
