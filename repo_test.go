@@ -160,7 +160,7 @@ var layers = []struct {
 	{"internal/...", []string{"spec", "netns", "internal/..."}, "internal is the ground: nothing in it looks up"},
 	{"ipam/...", []string{"spec", "netns", "internal/...", "ipam/..."}, "a store knows nothing of plugins"},
 	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
-	{"plugin/plugintest", []string{"plugin", "conformance/...", "spec", "netns", "invoke", "internal/...", "internal/test/draw", "internal/test/nettest/..."}, "the contract of every plugin is a test"},
+	{"plugin/plugintest", []string{"plugin", "conformance/...", "spec", "netns", "invoke", "internal/...", "internal/traces", "internal/test/draw", "internal/test/nettest/..."}, "the contract of every plugin is a test"},
 	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
 	{"plugin/policy", []string{"plugin", "internal/kernel", "plugin/plugintest", "internal/policy", "internal/policy/enforce", "internal/policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
 	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "internal/kernel", "internal/endpoint", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},

@@ -9,7 +9,6 @@ package kernel
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -122,9 +121,7 @@ func (k *Kernel) Traces() *traces.Node {
 	if k.traces == nil {
 		k.traces = &traces.Node{Paths: k.session.Paths, NFT: k.NFT, Records: k.Records, Host: k.Host}
 		for _, p := range k.session.Plugins {
-			for _, pattern := range p.Files {
-				k.traces.Patterns = append(k.traces.Patterns, filepath.Join(k.session.Paths.RunCNI, pattern))
-			}
+			k.traces.Patterns = append(k.traces.Patterns, traces.Patterns(k.session.Paths, p.Files)...)
 		}
 	}
 	return k.traces

@@ -67,6 +67,14 @@ func splits(name, sep string, try func(spec.AttachmentKey) bool) bool {
 	return false
 }
 
+// Patterns returns the patterns of a plugin's files (plugin.Plugin.Files) with their directory.
+func Patterns(p paths.Paths, files []string) (patterns []string) {
+	for _, pattern := range files {
+		patterns = append(patterns, filepath.Join(p.RunCNI, pattern))
+	}
+	return patterns
+}
+
 // Files returns the files that plugins have left of an attachment.
 func (n *Node) Files(a spec.AttachmentKey) (found []string) {
 	for _, pattern := range n.Patterns {

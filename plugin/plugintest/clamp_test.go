@@ -52,6 +52,7 @@ var wrongClamps = []struct{ wrong, noticed, says string }{
 	{"the last value", "in-process/add-again", "changed veth eth0 mtu from 1500 to 1400"},
 	{"the last other value", "changed", "changed veth eth0 mtu from 1500 to 1400"},
 	{"no restore", "in-process/life", "changed veth eth0 mtu from 1500 to 1400"},
+	{"no files", "unrecorded", "plugin.Plugin.Files must name it"},
 	{"the old result", "in-process/life", "interface eth0: the result has mtu 1500, the kernel 1400"},
 }
 

@@ -18,7 +18,7 @@
 // the specification. It runs a few of them as a program too (the test binary, started under the
 // plugin's name), and all of them if the environment variable PATCHBAY_DRAW is "all". In process it
 // adds tests that only Go can do: a fault at every Session.Fault step of ADD, a cancelled context,
-// refusal of broken input without a panic, an ADD that is repeated with other values, the mark that the
+// refusal of broken input without a panic, an ADD that is repeated with other values, the mark and the files that the
 // plugin declares, and a count of goroutines and file descriptors. It also lets system calls of DEL and GC fail
 // (internal/test/nettest/fault).
 package plugintest
@@ -129,6 +129,7 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 	}
 	if !c.Stateless {
 		t.Run("removal faults", func(t *testing.T) { c.removalFaults(t, p, inProcess) })
+		t.Run("unrecorded", func(t *testing.T) { c.unrecorded(t, p, inProcess) })
 	}
 	if c.Again && c.Second != nil {
 		t.Run("changed", func(t *testing.T) { c.changed(t, inProcess) })
