@@ -26,9 +26,11 @@ package plugintest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,6 +70,7 @@ type Case struct {
 // /run and /var/lib (internal/test/nettest). The list of plugins must include the delegates.
 func Main(m *testing.M, plugins ...*plugin.Plugin) {
 	fault.Ask()
+	served = plugins
 	name := filepath.Base(os.Args[0])
 	for _, p := range plugins {
 		if p.Name == name {
@@ -75,6 +78,19 @@ func Main(m *testing.M, plugins ...*plugin.Plugin) {
 		}
 	}
 	nettest.Main(m)
+}
+
+// served are the plugins that Main got.
+var served []*plugin.Plugin
+
+// unserved returns an error if Main did not get one of the plugins, so that this test binary cannot run as its program.
+func unserved(plugins ...*plugin.Plugin) error {
+	for _, p := range plugins {
+		if !slices.ContainsFunc(served, func(s *plugin.Plugin) bool { return s.Name == p.Name }) {
+			return fmt.Errorf("TestMain of this package must call plugintest.Main(m, &Plugin), with each delegate as a further argument; it does not name %s", p.Name)
+		}
+	}
+	return nil
 }
 
 // Subject reads a description from conformance/subjects.
@@ -91,6 +107,9 @@ func Subject(t testing.TB, name string) conformance.Subject {
 func Run(t *testing.T, p *plugin.Plugin, cases ...Case) {
 	t.Helper()
 	for _, c := range cases {
+		if err := unserved(append([]*plugin.Plugin{p}, c.Delegates...)...); err != nil {
+			t.Fatal(err)
+		}
 		c.fill(p)
 		name := c.Name
 		if name == "" {

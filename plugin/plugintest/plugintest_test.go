@@ -190,6 +190,13 @@ func notices(t *testing.T, test, name, fault, noticed, says string) {
 	}
 }
 
+// A package whose TestMain does not call Main is told so at once.
+func TestUnserved(t *testing.T) {
+	if err := unserved(files(), &plugin.Plugin{Name: "other"}); err == nil || !strings.Contains(err.Error(), "must call plugintest.Main(m, &Plugin)") {
+		t.Errorf("a plugin that Main did not get: %v", err)
+	}
+}
+
 func TestFiles(t *testing.T) {
 	Run(t, files(), Case{BreakError: "missing"})
 }
