@@ -21,15 +21,16 @@ import (
 // Comments returns the comments on the fields of plugins' configurations, as fields.Of reads them.
 func Comments(t *testing.T, plugins []*plugin.Plugin) string {
 	t.Helper()
-	packages := map[string]bool{}
+	types := map[string][]string{}
+	seen := map[reflect.Type]bool{}
 	for _, p := range plugins {
 		if p.Conf != nil {
-			packagesOf(reflect.TypeOf(p.Conf()), packages, map[reflect.Type]bool{})
+			typesOf(reflect.TypeOf(p.Conf()), types, seen)
 		}
 	}
 	docs := map[string]string{}
-	for pkg := range packages {
-		commentsOf(t, pkg, docs)
+	for dir, names := range types {
+		commentsOf(t, dir, names, docs)
 	}
 	var b strings.Builder
 	last := ""
@@ -45,29 +46,30 @@ func Comments(t *testing.T, plugins []*plugin.Plugin) string {
 	return b.String()
 }
 
-// packagesOf collects the packages of this module from which t's types come.
-func packagesOf(t reflect.Type, out map[string]bool, seen map[reflect.Type]bool) {
+// typesOf collects the names of the types of this module that a value of type t contains, by their packages. A package
+// may have other types with JSON keys, such as the content of a file.
+func typesOf(t reflect.Type, out map[string][]string, seen map[reflect.Type]bool) {
 	if seen[t] {
 		return
 	}
 	seen[t] = true
 	if dir, ok := strings.CutPrefix(t.PkgPath(), fields.Module); ok {
-		out[dir] = true
+		out[dir] = append(out[dir], t.Name())
 	}
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array:
-		packagesOf(t.Elem(), out, seen)
+		typesOf(t.Elem(), out, seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
 			if f := t.Field(i); f.IsExported() || f.Anonymous { // as in fields.Of, no other field is a key
-				packagesOf(f.Type, out, seen)
+				typesOf(f.Type, out, seen)
 			}
 		}
 	}
 }
 
-// commentsOf adds the comments of every struct field declared in a package.
-func commentsOf(t *testing.T, dir string, docs map[string]string) {
+// commentsOf adds the comments of the struct fields of some types of a package.
+func commentsOf(t *testing.T, dir string, types []string, docs map[string]string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
 	if err != nil {
@@ -82,7 +84,7 @@ func commentsOf(t *testing.T, dir string, docs map[string]string) {
 			t.Fatal(err)
 		}
 		ast.Inspect(tree, func(n ast.Node) bool {
-			if spec, ok := n.(*ast.TypeSpec); ok {
+			if spec, ok := n.(*ast.TypeSpec); ok && slices.Contains(types, spec.Name.Name) {
 				structComments(dir+"."+spec.Name.Name, spec.Type, docs)
 			}
 			return true
