@@ -41,7 +41,7 @@ type Conf struct {
 	IPMasq bool `json:"ipMasq"`
 
 	// IPMasqOutside lists prefixes that contain the subnets. A packet that leaves the prefix of its
-	// source address is masqueraded, with or without ipMasq. Reference: none.
+	// source address is masqueraded, with or without ipMasq. Reference: none, ours only.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
@@ -50,18 +50,18 @@ type Conf struct {
 
 	// Internal stops the host from forwarding packets from or to the bridge, with or without a
 	// gateway. The containers still reach each other and the host. Nothing is masqueraded. No other
-	// network may use the bridge. Reference: none.
+	// network may use the bridge. Reference: none, ours only.
 	Internal bool `json:"internal"`
 
 	// Span lists the prefixes of a network of which this bridge serves a part, and other hosts serve
 	// the rest. An internal bridge forwards between the containers of such a prefix, but not the
-	// packets of the hosts themselves, whose address is the first of their part. Reference: none.
+	// packets of the hosts themselves, whose address is the first of their part. Reference: none, ours only.
 	Span []netip.Prefix `json:"span"`
 
 	// Unreachable lists prefixes to which the host sends packets only by routes to parts of them, and
 	// never by its default route: ADD adds an unreachable route for each, if there is none, and fails if
 	// another program's route takes its packets. DEL leaves it. The agent of patchbayd hosts sets
-	// this if its network is encrypted. Reference: none.
+	// this if its network is encrypted. Reference: none, ours only.
 	Unreachable []netip.Prefix `json:"unreachable"`
 
 	// MTU is the MTU of the veth pair and of a new bridge, in bytes; 0 means the kernel's

@@ -57,13 +57,13 @@ type Conf struct {
 	MTU int `json:"mtu"`
 
 	// IPMasqOutside lists prefixes that contain the subnets. A packet that leaves the prefix of its
-	// source address is masqueraded, with or without ipMasq. Reference: none.
+	// source address is masqueraded, with or without ipMasq. Reference: none, ours only.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
 	// Unreachable lists prefixes to which the host sends packets only by routes to parts of them, and
 	// never by its default route: ADD adds an unreachable route for each, if there is none, and fails if
 	// another program's route takes its packets. DEL leaves it. The agent of a Kubernetes node sets
-	// this if its network is encrypted. Reference: none.
+	// this if its network is encrypted. Reference: none, ours only.
 	Unreachable []netip.Prefix `json:"unreachable"`
 
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.

@@ -23,6 +23,9 @@ const (
 	tableEnd   = "<!-- end of the fields -->\n"
 )
 
+// oursOnly is what a comment says of a field that the reference does not have.
+const oursOnly = "none, ours only"
+
 // howToDocument is the advice for the author of a field.
 const howToDocument = `End the comment of the field with what differs from the reference plugin's field of that name, as one of
 	// Reference: same.
@@ -65,6 +68,8 @@ func (w *writer) add(t *testing.T, list []fields.Field, path string) {
 		switch {
 		case foreign || w.seen[f.Name]:
 			continue // the protocol's own field, or listed before
+		case !worded(f.Reference):
+			t.Errorf("plugin %s: the comment of %s (%s) says %q of the reference.\n%s%s", w.plugin.Name, f.Name, at, f.Reference, howToDocument, w.command)
 		case f.Reference != "" && f.Doc != "":
 			w.rows = append(w.rows, row(at, f))
 		case len(f.Fields) == 0 || strings.HasPrefix(f.Type, "list"):
@@ -77,6 +82,13 @@ func (w *writer) add(t *testing.T, list []fields.Field, path string) {
 		}
 		w.add(t, f.Fields, at+".")
 	}
+}
+
+// worded reports whether what a comment says of a reference without the field has one of the usual forms.
+func worded(reference string) bool {
+	text := strings.ToLower(reference)
+	lacks := strings.HasPrefix(text, "none") || strings.HasPrefix(text, "no reference") || strings.HasPrefix(text, "there is no") || strings.Contains(text, "ours")
+	return !lacks || strings.HasPrefix(reference, oursOnly) || strings.HasPrefix(reference, "none, it ")
 }
 
 func row(at string, f fields.Field) string {
