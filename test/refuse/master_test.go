@@ -94,6 +94,6 @@ func TestMasters(t *testing.T) {
 			field("no IPAM", on+`"vlanId":5`, 7, "failed to execute IPAM delegate: no plugin name provided"),
 		},
 	} {
-		t.Run(name, func(t *testing.T) { hold(t, name, ns, conf(valid[name]), append(table, common...)) })
+		t.Run(name, func(t *testing.T) { hold(t, name, ns, accepted(t, name), append(table, common...)) })
 	}
 }

@@ -214,7 +214,7 @@ func TestDelOnReadOnlyState(t *testing.T) {
 	}
 	for _, pl := range all.Plugins() {
 		for _, netNS := range []string{ns, ""} {
-			c := call(spec.Del, netNS, conf(valid[pl.Name]))
+			c := call(spec.Del, netNS, accepted(t, pl.Name))
 			if _, stderr, err := run(pl.Name, c); err != nil && pl.Name != "dhcp" { // the keeper does not run
 				t.Errorf("%s: %v\n%s", pl.Name, err, stderr)
 			}
