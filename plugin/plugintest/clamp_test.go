@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -28,7 +29,8 @@ type clampConf struct {
 	MTU int `json:"mtu"`
 }
 
-// clamper is a chained plugin that sets the MTU of the container's interface and remembers the original one in a file.
+// clamper is a chained plugin that sets the MTU of the container's interface and remembers the original one in a file. It
+// also sets a sysctl, which ends with the namespace.
 // wrong names a fault of wrongClamps; without one the plugin is correct.
 type clamper struct{ wrong string }
 
@@ -49,6 +51,7 @@ func clamp(wrong string) *plugin.Plugin {
 var wrongClamps = []struct{ wrong, noticed, says string }{
 	{"no undo", "faults", `"commit": failed ADD left behind:`},
 	{"no undo", "faults", "first sandbox: changed veth eth0 mtu from 1500 to 1400"},
+	{"no undo of a sysctl", "faults", "changed sysctl net/ipv4/conf/eth0/arp_filter from 0 to 1"},
 	{"the last value", "in-process/add-again", "changed veth eth0 mtu from 1500 to 1400"},
 	{"the last other value", "changed", "changed veth eth0 mtu from 1500 to 1400"},
 	{"no restore", "in-process/life", "changed veth eth0 mtu from 1500 to 1400"},
@@ -79,7 +82,19 @@ func (c clamper) add(_ context.Context, r *plugin.Request) (*spec.Result, error)
 	if err := env.Sandbox.LinkSetMTU(link, conf.MTU); err != nil {
 		return nil, err
 	}
-	return c.adjust(r, conf.MTU), nil
+	return c.adjust(r, conf.MTU), c.filter(r, env.Sandbox)
+}
+
+func (c clamper) filter(r *plugin.Request, in *nl.Conn) error {
+	key := "net/ipv4/conf/" + r.IfName + "/arp_filter"
+	was, err := in.Sysctl(key)
+	if err = errors.Join(err, r.Step("sysctl")); err != nil {
+		return err
+	}
+	if c.wrong != "no undo of a sysctl" {
+		r.Undo(func(context.Context) error { return in.SetSysctl(key, was) })
+	}
+	return in.SetSysctl(key, "1")
 }
 
 func (c clamper) remember(k *kernel.Kernel, r *plugin.Request, now, want int) error {

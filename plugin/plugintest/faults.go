@@ -16,7 +16,9 @@ import (
 	"github.com/patchbay-net/patchbay/conformance"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/internal/test/nettest/fault"
+	"github.com/patchbay-net/patchbay/internal/test/nettest/leak"
 	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -41,6 +43,7 @@ func (c *Case) faults(t *testing.T, p *plugin.Plugin) {
 			return nil
 		})
 		w := c.suite(inv, nil).World(t)
+		before := sysctls(t, w.Attachment())
 		_, err := w.Call(t.Context(), spec.Add)
 		if !errors.Is(err, errFault) {
 			t.Errorf("step %d %q: ADD returned %v, want the injected fault", i+1, name, err)
@@ -48,8 +51,25 @@ func (c *Case) faults(t *testing.T, p *plugin.Plugin) {
 		if left := w.Left(); len(left) > 0 {
 			t.Errorf("step %d %q: failed ADD left behind:\n%s", i+1, name, left)
 		}
+		if left := sysctls(t, w.Attachment()).Changed(before); len(left) > 0 && !c.UndoneByDEL {
+			t.Errorf("step %d %q: failed ADD left behind:\n%s", i+1, name, left)
+		}
 		w.Close()
 	}
+}
+
+// sysctls reads the settings of an attachment's links.
+func sysctls(t *testing.T, a *conformance.Container) (s leak.Attributes) {
+	t.Helper()
+	ns, err := netns.Open(a.NetNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	if err := ns.Do(func() error { s = leak.Sysctls(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // steps runs one ADD and returns the names of its steps.

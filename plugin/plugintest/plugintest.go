@@ -63,6 +63,8 @@ type Case struct {
 
 	// NoFaults means that no change of ADD can fail half-way, so faults are not tested.
 	NoFaults bool
+	// UndoneByDEL means that ADD undoes what another plugin did by that plugin's DEL, which need not restore sysctls.
+	UndoneByDEL bool
 }
 
 // Main is the TestMain of a plugin's package. If the test binary is started under the name of

@@ -20,5 +20,5 @@ func TestMain(m *testing.M) {
 func TestContract(t *testing.T) {
 	plugintest.Run(t, &Plugin,
 		plugintest.Case{Subject: plugintest.Subject(t, "wrap"), Delegates: []*plugin.Plugin{&bridge.Plugin, &hostlocal.Plugin}},
-		plugintest.Case{Subject: plugintest.Subject(t, "wrap-chained"), Delegates: []*plugin.Plugin{&tuning.Plugin}})
+		plugintest.Case{Subject: plugintest.Subject(t, "wrap-chained"), Delegates: []*plugin.Plugin{&tuning.Plugin}, UndoneByDEL: true})
 }
