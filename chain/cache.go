@@ -29,6 +29,10 @@ var ErrNotCached = errors.New("no cached configuration")
 // the write short, or the file belongs to another attachment.
 var ErrBrokenCache = errors.New("broken cached result")
 
+// CacheUnusable reports whether an error of DelCached means that the cache has no configuration of the ADD. Then a caller
+// detaches with the network's file.
+func CacheUnusable(err error) bool { return errors.Is(err, ErrNotCached) || errors.Is(err, ErrBrokenCache) }
+
 // Cached is the cached state of an attachment after its ADD.
 type Cached struct {
 	Attachment

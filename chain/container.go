@@ -167,7 +167,7 @@ func (rt *Runtime) delMember(ctx context.Context, m member) error {
 	err := rt.resolve(&m)
 	if !given && m.network != "" {
 		derr := rt.DelCached(ctx, m.network, m.Attachment)
-		if !errors.Is(derr, ErrNotCached) && !errors.Is(derr, ErrBrokenCache) {
+		if !CacheUnusable(derr) {
 			return derr
 		}
 	}

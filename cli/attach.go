@@ -206,7 +206,7 @@ func (c *delCommand) Execute([]string) error {
 	}
 	derr := c.app.runtime(n).DelCached(c.app.ctx, string(c.Args.Network), at)
 	switch {
-	case !errors.Is(derr, chain.ErrNotCached):
+	case !chain.CacheUnusable(derr):
 		return derr
 	case err != nil:
 		return err
