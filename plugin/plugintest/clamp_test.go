@@ -132,7 +132,7 @@ func (c clamper) del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(*record.Record) error {
 		path := clampFile(r, r.ContainerID, r.IfName)
-		if env, err := k.Env(r); err == nil && env.Sandbox != nil {
+		if env, err := k.DelEnv(r); err == nil && env.Sandbox != nil {
 			if err := c.restore(env.Sandbox, r.IfName, clampRead(path)); err != nil {
 				return err
 			}
