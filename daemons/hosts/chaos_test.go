@@ -282,10 +282,11 @@ func (c *cluster) remove(name string) {
 	}
 }
 
-// deleted checks that leave, forget and reclaim delete only what they may.
+// deleted checks that leave, forget and reclaim delete only what they may, also while a network is replaced: an
+// agent deletes the blocks of the former network only if they are its own, or if their host may lose them.
 func (c *cluster) deleted(h *simHost, table, key string, data []byte) {
 	var b struct{ Object store.Block }
-	if table == "blocks" && json.Unmarshal(data, &b) == nil && b.Object.Node != h.agent.ID() && !c.removed[b.Object.Network] && !c.gone(h, b.Object) {
+	if table == "blocks" && json.Unmarshal(data, &b) == nil && b.Object.Node != h.agent.ID() && !c.gone(h, b.Object) {
 		c.broken = fmt.Errorf("%s deleted block %s of %s", h.name, key, b.Object.Node)
 	}
 }
