@@ -267,8 +267,6 @@ func (c *cluster) create(name string, turn int) {
 	n := store.Network{Name: name, Subnets: prefixes(fmt.Sprintf(subnet, turn)), BlockBits4: 28, Transport: store.Auto}
 	err := Admin{Store: c.client}.Create(context.Background(), n)
 	if c.s.Say("  create %s %v: %v", name, n.Subnets, err); err == nil {
-		was, ok := c.wanted[name]
-		c.removed[name] = c.removed[name] || ok && was.Subnets[0] != n.Subnets[0] // the store had lost the network
 		c.wanted[name] = n
 	}
 }

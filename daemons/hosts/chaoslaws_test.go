@@ -18,10 +18,11 @@ import (
 
 // laws holds the data on which the invariants of a cluster depend.
 type laws struct {
-	removed   map[string]bool       // networks that were removed, so routes to them may go, until all hosts have seen their successor
-	contested map[netip.Prefix]bool // blocks that the store ever gave to another host than their holder
-	wiped     map[string]bool       // hosts with blocks whose record the store has lost
-	before    map[string]kept       // by host
+	removed   map[string]bool          // networks that were removed, so routes to them may go, until all hosts have seen their successor
+	latest    map[string]store.Network // the last network that the store had under each name
+	contested map[netip.Prefix]bool    // blocks that the store ever gave to another host than their holder
+	wiped     map[string]bool          // hosts with blocks whose record the store has lost
+	before    map[string]kept          // by host
 }
 
 // kept is what a host must keep.
@@ -32,7 +33,7 @@ type kept struct {
 }
 
 func newLaws() laws {
-	return laws{map[string]bool{}, map[netip.Prefix]bool{}, map[string]bool{}, map[string]kept{}}
+	return laws{map[string]bool{}, map[string]store.Network{}, map[netip.Prefix]bool{}, map[string]bool{}, map[string]kept{}}
 }
 
 // netNames returns the names of all networks.
@@ -49,6 +50,7 @@ func networkOf(b netip.Prefix) string { return netNames()[(b.Addr().As4()[1]-200
 //   - a container keeps its bridge and its gateway.
 func (c *cluster) Laws() error {
 	c.contest()
+	c.noteReplaced()
 	defer c.recover()
 	errs := []error{c.broken}
 	for _, h := range c.hosts {
@@ -185,18 +187,25 @@ func (c *cluster) contest() {
 	}
 }
 
+// noteReplaced notes each network that has replaced another one of the same name in the store. Only then may a host
+// still act on the former network, because hosts know no network that the store never had. What the operator
+// wanted last does not matter: all hosts may act on the network of a backup.
+func (c *cluster) noteReplaced() {
+	for name, n := range c.storedNetworks() {
+		if was, known := c.latest[name]; known && !reflect.DeepEqual(was, n) {
+			c.removed[name] = true
+		}
+		c.latest[name] = n
+	}
+}
+
 // wipe makes the store lose data. It notes all blocks that now have no record, from the former
 // store and from the hosts.
 func (c *cluster) wipe(lose func()) {
-	before, networks := c.stored(), c.storedNetworks()
+	before := c.stored()
+	c.noteReplaced()
 	lose()
-	for name, n := range c.storedNetworks() { // a backup may have a former network of the name
-		was, there := networks[name]
-		wanted, known := c.wanted[name]
-		if there && !reflect.DeepEqual(was, n) || known && !reflect.DeepEqual(wanted, n) {
-			c.removed[name] = true
-		}
-	}
+	c.noteReplaced() // a backup may have a former network of the name
 	there := map[store.Block]bool{}
 	for _, b := range c.stored() {
 		there[b] = true

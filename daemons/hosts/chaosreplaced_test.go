@@ -67,3 +67,30 @@ func TestBlockOfALivingHostWhileReplaced(t *testing.T) {
 		}
 	})
 }
+
+// All hosts act on the network of a backup, although the operator created another one since. When the store is
+// emptied, and the operator creates that one again, it replaces the former on each host.
+func TestNetworkOfABackupReplaced(t *testing.T) {
+	simulate(t, func(t *testing.T, c *cluster) {
+		backup := c.store.Backup()
+		c.remove("few")
+		c.create("few", 1)
+		c.wipe(func() { c.store.Restore(backup) })
+		c.work(4)
+		must(t, c.Laws())
+		must(t, c.Laws()) // the exception has ended
+		c.wipe(c.store.Empty)
+		c.work(2)
+		must(t, c.Laws())
+		before := c.hosts[0].block("few")
+		if !before.IsValid() || c.removed["few"] {
+			t.Fatalf("host1 gives out %v; the network is replaced: %v", before, c.removed["few"])
+		}
+		c.operateCalmly()
+		c.work(4)
+		must(t, c.Laws())
+		if now := c.hosts[0].block("few"); now == before {
+			t.Errorf("host1 still gives out %v", now)
+		}
+	})
+}
