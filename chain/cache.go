@@ -31,7 +31,9 @@ var ErrBrokenCache = errors.New("broken cached result")
 
 // CacheUnusable reports whether an error of DelCached means that the cache has no configuration of the ADD. Then a caller
 // detaches with the network's file.
-func CacheUnusable(err error) bool { return errors.Is(err, ErrNotCached) || errors.Is(err, ErrBrokenCache) }
+func CacheUnusable(err error) bool {
+	return errors.Is(err, ErrNotCached) || errors.Is(err, ErrBrokenCache)
+}
 
 // Cached is the cached state of an attachment after its ADD.
 type Cached struct {

@@ -77,16 +77,15 @@ func (s *stage) run(d *done) {
 	begun := time.Now()
 	note := &conformance.Call{Program: s.Command[0], Args: args, Env: s.changes(&d.operation)}
 	s.steps = append(s.steps, conformance.Step{Call: note})
-	err := cmd.Start()
-	if err == nil {
+	if err := cmd.Start(); err != nil {
+		d.exit = -1
+		stderr.WriteString(err.Error())
+	} else {
 		if d.kills != "" {
 			s.killAt(ctx, d.kills, cmd.Process.Pid)
 		}
-		err = cmd.Wait()
+		_ = cmd.Wait() // the state says how it ended
 		d.exit = cmd.ProcessState.ExitCode()
-	} else {
-		d.exit = -1
-		stderr.WriteString(err.Error())
 	}
 	d.late = errors.Is(ctx.Err(), context.DeadlineExceeded)
 	s.release()

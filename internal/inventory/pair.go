@@ -5,8 +5,10 @@ package inventory
 
 import (
 	"cmp"
+	"context"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
 )
 
@@ -26,7 +28,7 @@ func (s *Settling) wait(pair func() (string, error)) {
 		s.until = time.Now().Add(cmp.Or(s.Time, settleTime))
 	}
 	for link, err := pair(); link != "" && err == nil && time.Now().Before(s.until); link, err = pair() {
-		time.Sleep(5 * time.Millisecond)
+		clock.Sleep(context.Background(), 5*time.Millisecond)
 	}
 }
 
