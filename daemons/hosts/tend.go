@@ -101,7 +101,7 @@ func (a *Agent) node() (store.Node, error) {
 			return store.Node{}, err
 		}
 	}
-	n := store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), LastingIn: a.lastingIn}
+	n := store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0)}
 	n.WireGuardKey, n.WireGuardPort = a.publicKey()
 	return n, nil
 }
