@@ -50,7 +50,7 @@ func TestConditionsGolden(t *testing.T) {
 	}
 	commit(t, c)
 	got := nftTool(t, "list", "ruleset")
-	golden(t, "conditions.golden", got[strings.Index(got, "\tchain cond"):])
+	goldenOfNFT(t, "conditions.golden", got[strings.Index(got, "\tchain cond"):])
 	reload(t, c, got)
 }
 

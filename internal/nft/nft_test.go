@@ -136,7 +136,7 @@ func TestGolden(t *testing.T) {
 	c.Add(Span(four, 24, "pods"), Span(six, 64, "pods"), Divided(four, four, 24, "hosts"), Divided(six, six, 64, "hosts"))
 	commit(t, c)
 	got := nftTool(t, "list", "ruleset")
-	golden(t, "table.golden", got)
+	goldenOfNFT(t, "table.golden", got)
 	reload(t, c, got)
 	// Our program can change the table that nft has loaded.
 	c.Add(attachment()...)

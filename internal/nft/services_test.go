@@ -71,7 +71,7 @@ func TestServicesTable(t *testing.T) {
 		t.Error("differs right after it was made")
 	}
 	text := listServices(t)
-	golden(t, "services.golden", text)
+	goldenOfNFT(t, "services.golden", text)
 	saved := filepath.Join(t.TempDir(), "saved")
 	if err := os.WriteFile(saved, []byte("flush ruleset\n"+text), 0o600); err != nil {
 		t.Fatal(err)
