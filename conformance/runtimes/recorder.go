@@ -50,7 +50,7 @@ const noiseKey = "noise"
 // mostDescriptors is where the search for open files ends: a process seldom has more.
 const mostDescriptors = 1024
 
-// longestHang ends a recorder that nobody releases.
+// longestHang is how long a recorder hangs if the suite does not release it.
 const longestHang = 5 * time.Minute
 
 // event is one line of the recorders' notes. A call has up to three: a recorder may be killed at any time.
@@ -118,7 +118,7 @@ func descriptors() (list []string) {
 	return list
 }
 
-// closeOnExec lets no file of whoever started the suite reach the plugins.
+// closeOnExec keeps the open files of the program that started the suite from the plugins.
 func closeOnExec() {
 	for fd := 3; fd < mostDescriptors; fd++ {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC) // most are not open

@@ -121,7 +121,7 @@ func (s *stage) release() {
 func (s *stage) running() bool {
 	calls, _, err := readCalls(s.in(callsFile), s.offset)
 	return err == nil && slices.ContainsFunc(calls, func(c *call) bool {
-		_, dead := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PID)) // that of a process that nobody has waited for, too
+		_, dead := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PID)) // also of a process that has ended and whose parent has not waited for it
 		return !c.ended && dead == nil
 	})
 }

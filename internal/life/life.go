@@ -28,7 +28,7 @@ const (
 // String names a state.
 func (s State) String() string { return [...]string{"unsure", "alive", "dead"}[s] }
 
-// Judge judges namespaces. Whoever removes or reports what is dead asks At; whoever works only with what is at a path asks
+// Judge judges namespaces. A caller that removes or reports what is dead asks At; a caller that works only with what is at a path asks
 // AtPath. Before a Judge calls the first namespace dead or forgotten, it looks once at the processes of the node.
 type Judge struct {
 	Proc, Run  string
