@@ -32,9 +32,9 @@ type completionCommand struct {
 
 // Execute prints the script.
 func (c *completionCommand) Execute([]string) error {
-	script, ok := terminal.Completion("patchbay", c.Args.Shell)
-	if !ok {
-		return usage("the shells are bash, zsh and fish", "no completion for shell %q", c.Args.Shell)
+	script, err := terminal.Completion("patchbay", c.Args.Shell)
+	if err != nil {
+		return usage("", "%w", err)
 	}
 	return c.app.print(script)
 }

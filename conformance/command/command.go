@@ -78,8 +78,18 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stdout, terminal.ReadBuild().Text(program)) //nolint:errcheck // nobody reads
 		return exitOK
 	}
+	p, err := a.parser()
+	if err != nil {
+		return a.report(err)
+	}
+	_, err = p.ParseArgs(a.args)
+	return a.report(err)
+}
+
+// parser returns a new parser with all commands.
+func (a *app) parser() (*flags.Parser, error) {
 	p := flags.NewNamedParser(program, flags.HelpFlag|flags.PassDoubleDash)
-	p.LongDescription, p.Usage = about, "COMMAND"
+	p.ShortDescription, p.LongDescription, p.Usage = "test CNI plugins and container runtimes", about, "COMMAND"
 	for _, c := range []struct {
 		name, short, long string
 		data              any
@@ -88,11 +98,13 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		{"run", "Run the rules", runLong, &runCommand{app: a}},
 		{"runtime", "Run the rules for a container runtime", runtimeLong, &runtimeCommand{app: a}},
 		{"list", "Print the rules", "Print every rule with its level and its source.", &listCommand{app: a}},
+		{"completion", "Print a shell completion script", completionLong, &completionCommand{app: a}},
+		{"man", "Print the man page", manLong, &manCommand{app: a}},
 		{partName, "", "", &partCommand{app: a}},
 	} {
 		command, err := p.AddCommand(c.name, c.short, c.long, c.data)
 		if err != nil {
-			return a.report(err)
+			return nil, err
 		}
 		command.Hidden = c.name == partName
 	}
@@ -102,8 +114,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		}
 		return c.Execute(nil)
 	}
-	_, err := p.ParseArgs(a.args)
-	return a.report(err)
+	return p, nil
 }
 
 // report prints an error and returns the exit status.

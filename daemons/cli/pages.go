@@ -28,11 +28,11 @@ func (c *completionCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
 	}
-	script, ok := terminal.Completion("patchbayd", c.Args.Shell)
-	if !ok {
-		return usageError{fmt.Errorf("no completion for shell %q: the shells are bash, zsh and fish", c.Args.Shell)}
+	script, err := terminal.Completion("patchbayd", c.Args.Shell)
+	if err != nil {
+		return usageError{err}
 	}
-	_, err := fmt.Print(script)
+	_, err = fmt.Print(script)
 	return err
 }
 

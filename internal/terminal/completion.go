@@ -3,13 +3,16 @@
 
 package terminal
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Completion returns the script by which a shell (bash, zsh or fish) completes the command line of
 // one of our programs. At each completion, the script runs the program with the variable
 // GO_FLAGS_COMPLETION set. The arguments are the words typed so far. The library go-flags defines
-// this protocol.
-func Completion(program, shell string) (script string, known bool) {
+// this protocol. An error says which shells there are.
+func Completion(program, shell string) (script string, err error) {
 	switch shell {
 	case "bash":
 		script = bashCompletion
@@ -18,9 +21,9 @@ func Completion(program, shell string) (script string, known bool) {
 	case "fish":
 		script = fishCompletion
 	default:
-		return "", false
+		return "", fmt.Errorf("no completion for shell %q: the shells are bash, zsh and fish", shell)
 	}
-	return strings.ReplaceAll(script, "PROGRAM", program), true
+	return strings.ReplaceAll(script, "PROGRAM", program), nil
 }
 
 const bashCompletion = `_PROGRAM() {
