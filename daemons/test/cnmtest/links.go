@@ -4,6 +4,8 @@
 package cnmtest
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"net/netip"
 
@@ -24,6 +26,9 @@ func makeBridge(name string, data []cnm.IPAMData) error {
 			return err
 		}
 	}
+	if err := ignoreRouters(name); err != nil {
+		return err
+	}
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return err
@@ -36,6 +41,20 @@ func makeBridge(name string, data []cnm.IPAMData) error {
 		}
 	}
 	return netlink.LinkSetUp(link)
+}
+
+// ignoreRouters makes the host ignore router advertisements of containers, as Docker's own driver does. Only a host that
+// forwards ignores them by default.
+func ignoreRouters(bridge string) error {
+	host, err := nl.Host("/proc")
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if err := host.SetSysctl("net/ipv6/conf/"+bridge+"/accept_ra", "0"); !errors.Is(err, fs.ErrNotExist) { // without IPv6 there is none
+		return err
+	}
+	return nil
 }
 
 func address(p netip.Prefix) *netlink.Addr {
