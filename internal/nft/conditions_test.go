@@ -16,6 +16,7 @@ import (
 // conditions of nft and iptables. It compares the rules as nft prints them.
 func TestConditionsGolden(t *testing.T) {
 	c := open(t)
+	var all []*Conditions
 	for i, v4 := range [][]string{
 		{"!", "-d", "192.0.2.0/24"}, // README of portmap
 		{"-s", "10.0.0.0/8", "!", "-i", "eth0"},
@@ -45,6 +46,7 @@ func TestConditionsGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		all = append(all, cond)
 		c.Queue(cond.Ensure())
 		c.Add(Port(Published{Protocol: 6, Port: uint16(i + 1), To: netip.MustParseAddrPort("10.1.0.5:80")}, cond, "x"))
 	}
@@ -52,6 +54,11 @@ func TestConditionsGolden(t *testing.T) {
 	got := nftTool(t, "list", "ruleset")
 	goldenOfNFT(t, "conditions.golden", got[strings.Index(got, "\tchain cond"):])
 	reload(t, c, got)
+	for _, cond := range all {
+		if lost, err := cond.Lost(c); err != nil || len(lost) > 0 {
+			t.Errorf("%q: loaded again by nft, CHECK says %q, %v", cond.V4, lost, err)
+		}
+	}
 }
 
 func TestConditionsRefused(t *testing.T) {

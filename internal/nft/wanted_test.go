@@ -34,6 +34,7 @@ func ruleExprs() (all []expr.Any) {
 	prefix := MatchPrefix(netip.MustParsePrefix("fd00::/61"), true, expr.CmpOpNeq)
 	return append(append(all, prefix...), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1},
 		&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg1, Len: 4}, &expr.Lookup{SourceRegister: reg1, SetName: "x", Invert: true},
+		&expr.Range{Op: expr.CmpOpNeq, Register: reg1, FromData: []byte{0, 22}, ToData: []byte{0, 22}},
 		&expr.Counter{}, &expr.FlowOffload{Name: flowtableName})
 }
 
