@@ -69,6 +69,9 @@ func (c *explainCommand) Execute([]string) error {
 	if pod := string(c.Args.Network); podNamed(pod) {
 		return c.pod(pod)
 	}
+	if err := wellNamed(c.ID, ifName(c.IfName)); err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 && c.app.getenv(explainInside) == "" {
 		c.app.hint("for an ordinary user the host counts as empty: existing links and rules are ignored")
 		return c.app.reexec(explainInside, unix.CLONE_NEWUSER|unix.CLONE_NEWNET)

@@ -33,6 +33,9 @@ it failed: the network, a plugin, the kernel
 2
 a mistake on the command line
 .TP
+0, 1, 2
+why: allowed, dropped, not known or failed
+.TP
 0, 1, 2, 3
 doctor: healthy, warnings, problems, could not run
 .TP
@@ -43,7 +46,7 @@ run failed before the command started
 run's command cannot be executed, does not exist
 .TP
 128 + n
-run's command was ended by signal n
+signal n interrupted patchbay, which has cleaned up; run: signal n ended the command
 .PP
 Otherwise run ends with the status of its command.
 .SH ENVIRONMENT

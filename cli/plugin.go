@@ -83,7 +83,7 @@ func (*pluginName) Complete(match string) (out []flags.Completion) {
 func (c *pluginHelpCommand) Execute([]string) error {
 	p := c.app.plugin(string(c.Args.Name))
 	if p == nil {
-		return hinted(fmt.Errorf("no built-in plugin %q", c.Args.Name), "patchbay plugin list shows them")
+		return usage("patchbay plugin list shows them", "no built-in plugin %q", c.Args.Name)
 	}
 	info := infoOf(p)
 	if p.Conf != nil {

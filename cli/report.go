@@ -195,11 +195,37 @@ func hintFor(err error) string {
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return rootHint
 	case errors.Is(err, fs.ErrPermission):
-		return "root needs CAP_NET_ADMIN and CAP_SYS_ADMIN here, and no security module that refuses"
+		return refusedHint(effective())
 	case spec.ErrorCode(err) == spec.CodeInvalidNetNS, errors.As(err, &missing) && strings.HasPrefix(missing.Path, "/run/netns"):
 		return "`ip netns add NAME` makes a namespace at /run/netns/NAME; a process has one at /proc/PID/ns/net"
 	}
 	return ""
+}
+
+// refusedHint says why root, with these effective capabilities as bits, may not do something.
+func refusedHint(capabilities uint64) string {
+	var lacks []string
+	for _, c := range []struct {
+		bit  int
+		name string
+	}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}} {
+		if capabilities&(1<<c.bit) == 0 {
+			lacks = append(lacks, c.name)
+		}
+	}
+	if len(lacks) > 0 {
+		return "root lacks " + strings.Join(lacks, " and ") + " here, as in a container without privileges"
+	}
+	return "root has CAP_NET_ADMIN and CAP_SYS_ADMIN here: a security module refuses, or a file's attribute (lsattr), or, in a user namespace, it is the host's"
+}
+
+// effective returns the effective capabilities of this process, as bits.
+func effective() uint64 {
+	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return 0 // the kernel refuses even this
+	}
+	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective)
 }
 
 // print writes text to standard output.

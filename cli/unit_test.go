@@ -270,6 +270,31 @@ func TestManPageHasUsages(t *testing.T) {
 	}
 }
 
+// The man page and docs/cli.md have the same exit statuses.
+func TestManPageHasStatuses(t *testing.T) {
+	page, err := os.ReadFile("../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| status | meaning |\n| --- | --- |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	_, statuses, _ := strings.Cut(manTail, ".SH EXIT STATUS\n")
+	statuses, _, _ = strings.Cut(statuses, ".PP\n")
+	rows := strings.Split(table, "\n")
+	if len(rows) < 5 {
+		t.Fatalf("the table of docs/cli.md is %q", table)
+	}
+	for _, row := range rows {
+		status := strings.TrimSpace(strings.Split(row, "|")[1])
+		if status != "other" && !strings.Contains(statuses, ".TP\n"+status+"\n") {
+			t.Errorf("the man page lacks the status %s", status)
+		}
+	}
+	if got, want := strings.Count(statuses, ".TP\n"), len(rows)-1; got != want {
+		t.Errorf("the man page has %d rows of statuses, docs/cli.md %d", got, want)
+	}
+}
+
 // An install waits for another one. It gives up and names the other process.
 func TestInstallerWaitsWithAnEnd(t *testing.T) {
 	dir := t.TempDir()
