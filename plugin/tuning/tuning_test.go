@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,6 +113,8 @@ type options struct {
 	args  string
 	netns string
 	fault func(string) error
+
+	warned io.Writer
 }
 
 func (w *world) call(verb spec.Verb, conf string, o options) (*spec.Result, error) {
@@ -125,6 +128,9 @@ func (w *world) call(verb spec.Verb, conf string, o options) (*spec.Result, erro
 	b := plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
 		s.Fault = o.fault
+		if o.warned != nil {
+			s.Stderr = o.warned
+		}
 		s.Paths.Etc = filepath.Join(w.data, "etc")
 		return s
 	}}
