@@ -75,19 +75,23 @@ func Ours(tb testing.TB) string {
 // Witness returns the path of the program of test/witness. scripts/setup e2e has built it, or the first call does.
 func Witness(tb testing.TB) string {
 	tb.Helper()
-	path, err := findWitness()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return path
+	return pinned(tb, "test/witness", "witness")
 }
 
-func findWitness() (string, error) {
-	dir, err := build("witness", "scripts/pinned", "test/witness", "-trimpath", "-ldflags=-w")
+// Etcdutl returns the path of etcd's program for the files of a store, as Witness does.
+func Etcdutl(tb testing.TB) string {
+	tb.Helper()
+	return pinned(tb, "test/labs/etcdutl", "etcdutl")
+}
+
+// pinned builds what the go.mod of a directory pins, if nobody has, with the flags of scripts/setup.
+func pinned(tb testing.TB, dir, program string) string {
+	tb.Helper()
+	out, err := build(filepath.Base(dir), "scripts/pinned", dir, "-trimpath", "-ldflags=-w")
 	if err != nil {
-		return "", fmt.Errorf("build test/witness (run scripts/setup e2e): %w", err)
+		tb.Fatalf("build %s (run scripts/setup e2e): %v", dir, err)
 	}
-	return filepath.Join(dir, "witness"), nil
+	return filepath.Join(out, program)
 }
 
 // Lab returns the path of a program in test/labs.
