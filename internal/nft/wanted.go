@@ -29,7 +29,7 @@ func (w *wanted) is(family byte, have []Expr, want []expr.Any) bool {
 			return false
 		}
 	}
-	return slices.EqualFunc(oneForm(have), oneForm(w.exprs), Expr.is)
+	return slices.EqualFunc(have, w.exprs, Expr.is) || slices.EqualFunc(oneForm(have), oneForm(w.exprs), Expr.is)
 }
 
 // add encodes one expression.
