@@ -114,11 +114,13 @@ func (h *host) note(format string, args ...any) {
 	h.log = append(h.log, fmt.Sprintf(format, args...))
 }
 
-func (h *host) logged(part string) bool {
+func (h *host) logs() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return strings.Contains(strings.Join(h.log, "\n"), part)
+	return strings.Join(h.log, "\n")
 }
+
+func (h *host) logged(part string) bool { return strings.Contains(h.logs(), part) }
 
 func (h *host) create(name, subnet string) {
 	h.Helper()
@@ -227,10 +229,12 @@ func (h *host) read() (*world, error) {
 func (h *host) sees(what string, is func(*world) bool) *world {
 	h.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if w, err := h.read(); err == nil && is(w) {
+		w, err := h.read()
+		switch {
+		case err == nil && is(w):
 			return w
-		} else if time.Now().After(end) {
-			h.Fatalf("not in a minute: %s: %+v, %v\n%s", what, w, err, strings.Join(h.log, "\n"))
+		case time.Now().After(end):
+			h.Fatalf("not in a minute: %s: %+v, %v\n%s", what, w, err, h.logs())
 		}
 	}
 }
