@@ -253,6 +253,36 @@ func TestForeignTunnel(t *testing.T) {
 	}
 }
 
+// A container whose published port is the tunnel's gets no packet of the tunnel, whoever translates: our portmap, Docker or
+// kube-proxy. It gets what others send to this port.
+func TestPublishedPortOfTheTunnel(t *testing.T) {
+	needVXLAN(t)
+	for _, underlay := range []string{"4", "6"} {
+		t.Run("underlay "+underlay, func(t *testing.T) {
+			l := newLab(t)
+			h1, h2 := l.hosts[0], l.hosts[1]
+			for _, h := range l.hosts[:2] {
+				h.do(func() error {
+					return exec.Command("nft", fmt.Sprintf(`table inet published { chain prerouting { type nat hook prerouting priority -100;
+						fib daddr type local udp dport %d dnat ip to 10.40.%[2]d.5:%[3]d; fib daddr type local udp dport %[1]d dnat ip6 to [fd40:%[2]d::5]:%[3]d; }; }`,
+						DefaultPort, h.number, forgedPort)).Run()
+				})
+			}
+			heard := h2.container.hears(t)
+			setup{VXLAN, underlay}.all(h1, h2)
+			talk(t, h1, h2)
+			end := h2.underlay4().String()
+			if underlay == "6" {
+				end = h2.underlay6().String()
+			}
+			h1.sends(t, "", end, []byte("a datagram that is none of the tunnel"))
+			if !heard("a datagram that is none of the tunnel") {
+				t.Error("the published port does not get what is none of the tunnel")
+			}
+		})
+	}
+}
+
 // nft prints the guard, and loads what it printed. Damaged parts are restored, and unwanted parts are
 // removed.
 func TestGuardOfTheTunnel(t *testing.T) {

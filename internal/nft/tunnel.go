@@ -25,6 +25,8 @@ import (
 //	set tunnel_<name>_44 { typeof ip saddr . @th,336,32 }     end of a tunnel . source addresses inside, both IPv4
 //	set tunnel_<name>_46 { typeof ip saddr . @th,304,128 }    IPv6 inside; _64, _66: the end has IPv6
 //	set tunnel_<name>_44/24      end of a tunnel . block of that length, without ranges
+//	chain tunnel_<name>_raw      hook prerouting, before connection tracking: no port mapping may take
+//	                             packets of the tunnel that are for this host
 //	chain tunnel_<name>_in       hook input: packets of the tunnel
 //	chain tunnel_<name>_source   lets through what is in a set
 //	chain tunnel_<name>_link     hook prerouting: packets of the tunnel
@@ -80,6 +82,7 @@ func ofMesh(name string) bool { return ofTunnels(name) || ofPlain(name) || ofLin
 
 // These are the ends of the names of chains, in the order in which chains are made.
 const (
+	tunnelRaw    = "_raw"
 	tunnelSource = "_source"
 	tunnelIn     = "_in"
 	tunnelPath   = "_path"
@@ -191,7 +194,7 @@ func (t Tunnel) elements() (list []Element) {
 
 // chainsOfEnd and chainsOut return the names of the chains of a mesh, in the order in which they can be made.
 func chainsOfEnd(mesh string) []string {
-	return []string{tunnelPrefix + mesh + tunnelSource, tunnelPrefix + mesh + tunnelIn}
+	return []string{tunnelPrefix + mesh + tunnelRaw, tunnelPrefix + mesh + tunnelSource, tunnelPrefix + mesh + tunnelIn}
 }
 
 func chainsOut(mesh string) []string {
@@ -213,6 +216,9 @@ func (t Tunnel) chains() []chainSpec {
 		return t.out()
 	}
 	return append([]chainSpec{
+		{name: name + tunnelRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: []staticRule{
+			{"no port mapping takes it", t.rule(toLocal(), match{&expr.Notrack{}})},
+		}},
 		{name: name + tunnelSource, rules: t.sourceRules()},
 		{name: name + tunnelIn, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, prio: prioForward, rules: []staticRule{
 			{"", t.rule(goTo(name + tunnelSource))},
