@@ -15,7 +15,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy/enforce"
 	"github.com/patchbay-net/patchbay/internal/policy/mirror"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // patience is how long the kernel may differ from the mirror while the agent loads a change.
@@ -167,10 +166,10 @@ func unknown(closed []string) Finding {
 // stillClosed returns the finding for pods that are closed since their ADD.
 func (n *Node) stillClosed(pods []string) Finding {
 	what := fmt.Sprintf("%d pods with a network policy are closed since their ADD: %s", len(pods), some(pods))
-	if _, age, err := resident.ReadReport(n.Paths, nodeService); err == nil && age <= silence {
+	if mirror.AgentRuns(n.Paths) {
 		return problem(what+"; the agent runs, and has not opened them", "see the log of patchbayd node: it cannot load the policies, or does not know these pods")
 	}
-	return problem(what+"; only the agent opens them, and it does not run", "start patchbayd node")
+	return problem(what+"; only the agent opens them, and none runs that has loaded the policies", "start patchbayd node; if it runs, its log says why it cannot load them")
 }
 
 // ipvs finds a kube-proxy whose Services go around policies.

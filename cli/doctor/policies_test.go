@@ -113,8 +113,12 @@ func TestPoliciesClosed(t *testing.T) {
 	p.load()
 	enforce.Close(p.fw, p.closure(), false)
 	p.must(p.fw.Commit(context.Background()))
-	p.finds("policies", "problem: 1 pods with a network policy are closed since their ADD: shop/web; only the agent opens them, and it does not run")
-	p.must(resident.Report{}.Write(p.paths, nodeService))
+	p.finds("policies", "problem: 1 pods with a network policy are closed since their ADD: shop/web; only the agent opens them, and none runs that has loaded the policies")
+	p.must(resident.Report{}.Write(p.paths, nodeService)) // an agent that was killed has left it
+	p.finds("policies", "problem: shop/web; only the agent opens them")
+	release, err := mirror.Hold(context.Background(), p.paths)
+	p.must(err)
+	defer release()
 	p.finds("policies", "problem: shop/web; the agent runs, and has not opened them")
 }
 

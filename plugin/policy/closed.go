@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -100,9 +99,6 @@ func reused(r *plugin.Request, fw *nft.Conn, addrs []netip.Addr) (_ bool, err er
 func comment(r *plugin.Request) string {
 	return nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
 }
-
-// agentRuns reports whether the agent of the node runs and has loaded a program.
-func agentRuns(p paths.Paths) bool { return durable.Locked(mirror.InForce(p)) }
 
 // String describes what is closed.
 func (c *closed) String() string {

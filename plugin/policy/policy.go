@@ -71,7 +71,7 @@ func reserved(ctx context.Context, r *plugin.Request, ipam *spec.Result) error {
 	}
 	fw := nft.Open(r.Session.Paths.Run)
 	defer fw.Close() //nolint:errcheck // committed
-	c.purge = !agentRuns(r.Session.Paths)
+	c.purge = !mirror.AgentRuns(r.Session.Paths)
 	if err := c.closeReused(r, fw); err != nil || c.Close == [2]bool{} {
 		return err
 	}
@@ -120,7 +120,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	c.purge = !agentRuns(r.Session.Paths)
+	c.purge = !mirror.AgentRuns(r.Session.Paths)
 	if err := c.closeReused(r, env.NFT); err != nil {
 		return nil, err
 	}

@@ -26,6 +26,9 @@ func Hold(ctx context.Context, p paths.Paths) (release func(), err error) {
 	return release, nil
 }
 
+// AgentRuns reports whether an agent runs that has loaded a program.
+func AgentRuns(p paths.Paths) bool { return durable.Locked(InForce(p)) }
+
 // LockedSince returns when an agent last locked InForce.
 func LockedSince(p paths.Paths) (time.Time, error) {
 	info, err := os.Stat(InForce(p))
