@@ -284,7 +284,7 @@ func DetachSingle(ctx context.Context, r *plugin.Request, remove Remover) error 
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
 		at := Place{Conn: openPlace(k, r, r.NetNS, rec)}
-		if r.NetNS == "" && rec != nil {
+		if at.Conn == nil && rec != nil && rec.NetNS != r.NetNS { // the runtime names none, or not that of the ADD
 			at = Place{Conn: openPlace(k, r, rec.NetNS, rec), Old: true}
 		}
 		var unfinished error

@@ -101,10 +101,11 @@ func (w *World) Forgotten() {
 func testDel(w *World, c Child) {
 	good := c.on("m0", Dual)
 	for name, happen := range map[string]func(p *Pod){
-		"master": func(*Pod) { w.Host.Delete("m0") },
-		"result": func(p *Pod) { p.Result = nil },
-		"netns":  func(p *Pod) { p.Call.NetNS = "" },
-		"args":   func(p *Pod) { p.Call.Args = "x;=;MAC=1=2" },
+		"master":  func(*Pod) { w.Host.Delete("m0") },
+		"result":  func(p *Pod) { p.Result = nil },
+		"netns":   func(p *Pod) { p.Call.NetNS = "" },
+		"another": func(p *Pod) { p.Call.NetNS = w.Pod("other", good).Call.NetNS },
+		"args":    func(p *Pod) { p.Call.Args = "x;=;MAC=1=2" },
 		"config": func(p *Pod) {
 			p.Conf = strings.Replace(p.Conf, good, `"master": ["x"], "mode": "x", "vlanId": 9999, "mtu": -1, `+Dual, 1)
 		},
