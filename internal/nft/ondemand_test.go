@@ -81,10 +81,10 @@ func TestLookupsOfAnEstablishedPacket(t *testing.T) {
 		demand, in     []string
 		rules, lookups int
 	}{
-		{"of an open network", nftables.TableFamilyINet, nil, nil, 3, 0},
-		{"on a node with an isolated network", nftables.TableFamilyINet, []string{SetIsolation}, nil, 4, 1},
-		{"from an isolated network to another", nftables.TableFamilyINet, []string{SetIsolation}, []string{SetIsolation}, 8, 5},
-		{"on a node with an internal network", nftables.TableFamilyINet, []string{SetInternal}, nil, 5, 2},
+		{"of an open network", nftables.TableFamilyINet, nil, nil, 4, 0},
+		{"on a node with an isolated network", nftables.TableFamilyINet, []string{SetIsolation}, nil, 5, 1},
+		{"from an isolated network to another", nftables.TableFamilyINet, []string{SetIsolation}, []string{SetIsolation}, 9, 5},
+		{"on a node with an internal network", nftables.TableFamilyINet, []string{SetInternal}, nil, 6, 2},
 		{"with the right MAC address", nftables.TableFamilyBridge, nil, []string{SetSpoofAllowed, SetSpoofChecked}, 1, 1},
 		{"through an unchecked port", nftables.TableFamilyBridge, nil, nil, 2, 2},
 	} {

@@ -67,7 +67,7 @@ type staticRule struct {
 // inetChains returns the chains of `inet patchbay`. Targets of jumps come first, because a
 // rule can only jump to a chain that exists.
 func inetChains() []chainSpec {
-	guard := []staticRule{{"not by route_localnet from outside", loopbackGuard()}}
+	guard := []staticRule{{"not by route_localnet from outside", loopbackGuard(false)}, {"nor as the host itself", loopbackGuard(true)}}
 	toPorts := []staticRule{{"", rule(toLocal(), jump(chainHostPorts))}}
 	// Packets of the host itself get here only if the chain output has not changed their destination.
 	arrived := append([]staticRule{{"only from this host", rule(inLoopback(false), verdict(expr.VerdictReturn))}}, toPorts...)
@@ -342,10 +342,10 @@ func inLoopback(source bool) match {
 	return rule(family(false), MatchPrefix(lo, source, expr.CmpOpEq))
 }
 
-// loopbackGuard drops packets to 127.0.0.0/8 from guarded interfaces. loopbackGuard runs
+// loopbackGuard drops packets from guarded interfaces with a source or destination in 127.0.0.0/8. loopbackGuard runs
 // before connection tracking, which restores the address 127.0.0.1 in answers.
-func loopbackGuard() match {
-	return rule(inLoopback(false), match{
+func loopbackGuard(source bool) match {
+	return rule(inLoopback(source), match{
 		loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetLocalNet, false),
 	}, verdict(expr.VerdictDrop))
 }

@@ -4,11 +4,14 @@
 package portmap
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,6 +53,49 @@ func TestRouteLocalnet(t *testing.T) {
 	n.Host.Delete("cni0")
 	a.del(t)
 	nothingLeft(t)
+}
+
+// With route_localnet, the kernel would let a container pretend to be a program of the host. The reverse path filter of most distributions
+// hides that.
+func TestLoopbackSource(t *testing.T) {
+	n, web, other := world(t)
+	for _, link := range []string{"all", "cni0"} {
+		n.Host.Sysctl("net/ipv4/conf/"+link+"/rp_filter", "0")
+	}
+	a := of(web)
+	a.must(t, spec.Add, ports(webPort))
+	t.Cleanup(func() { a.must(t, spec.Del, "{}") })
+	other.LocalnetVia("eth0", "10.1.0.1")
+	var server net.PacketConn
+	if err := n.Host.Do(func() (err error) { server, err = net.ListenPacket("udp4", ":9999"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close() //nolint:errcheck // a test
+	for _, from := range []string{"127.0.0.2", "127.255.0.9", "10.1.0.6"} { // the last one is heard, so the others were not
+		if err := other.Do(func() error {
+			c, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}, Control: anySource}).Dial("udp4", "10.1.0.1:9999")
+			if err != nil {
+				return err
+			}
+			defer c.Close() //nolint:errcheck // a test
+			_, err = c.Write([]byte(from))
+			return err
+		}); err != nil {
+			t.Fatalf("send from %s: %v", from, err)
+		}
+	}
+	buf := make([]byte, 100)
+	_ = server.SetReadDeadline(time.Now().Add(10 * time.Second))
+	length, _, err := server.ReadFrom(buf)
+	if got := string(buf[:length]); err != nil || got != "10.1.0.6" {
+		t.Errorf("a program of the host first hears %q (%v)", got, err)
+	}
+}
+
+// anySource lets a socket send from an address that its host does not have.
+func anySource(_, _ string, c syscall.RawConn) (err error) {
+	cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1) })
+	return errors.Join(cerr, err)
 }
 
 // The last holder is removed while the next is added. Every attachment has route_localnet all the
