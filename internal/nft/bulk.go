@@ -5,6 +5,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
@@ -200,4 +201,27 @@ func nextAttribute(b []byte) (typ uint16, data, rest []byte) {
 	}
 	typ = binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
 	return typ, b[unix.SizeofNlAttr:size:size], b[min(align(size), len(b)):]
+}
+
+// ServiceKey names an element of a set of the table of Services.
+type ServiceKey struct {
+	Set string
+	Key []byte
+}
+
+// FindServiceElements calls found with the number of each key that the kernel has, and with the data of its element. It lists no set, so it
+// takes as long for a few keys whatever the size of the sets. A missing table or set has no elements.
+func (c *Conn) FindServiceElements(keys []ServiceKey, found func(i int, data []byte)) error {
+	what := make([]query, len(keys))
+	for i, k := range keys {
+		s, ok := serviceSet(k.Set)
+		if !ok {
+			return fmt.Errorf("table inet %s has no set %q", ServicesTable, k.Set)
+		}
+		what[i] = s.element(k.Key)
+	}
+	return c.ask(what, func(i int, answer []netlink.Message) error {
+		elementsOf(answer, func(_, data []byte, _ bool) { found(i, data) })
+		return nil
+	})
 }

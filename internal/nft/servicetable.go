@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -47,7 +48,21 @@ type ServicesState struct {
 	Ours     bool // it has our layout
 	Sets     []string
 
-	chains []string
+	chains  []string
+	dormant bool
+}
+
+// Fault says why this program does not understand the table, or "" if it does or there is none.
+func (s ServicesState) Fault() string {
+	switch {
+	case !s.Exists || s.Ours:
+		return ""
+	case s.dormant:
+		return "it is dormant, so the kernel runs none of its chains"
+	case !s.Revision.Exists:
+		return "it has no revision: another program made it, or emptied it"
+	}
+	return fmt.Sprintf("it has the layout %d, and this release of patchbay knows only %d", s.Revision.Layout, servicesLayout)
 }
 
 // ReadServices returns the state of the table of Services.
@@ -59,6 +74,7 @@ func (c *Conn) ReadServices() (s ServicesState, err error) {
 	if s.Exists, err = c.readFlags(t); err != nil || !s.Exists {
 		return s, err
 	}
+	s.dormant = t.Dormant
 	s.Ours = s.Revision.Exists && s.Revision.Layout == servicesLayout && !t.Dormant
 	if s.Sets, err = c.setNamesOf(nftables.TableFamilyINet, ServicesTable); err != nil {
 		return s, err
@@ -88,6 +104,28 @@ type ServicesMend struct {
 	wrong    []wrongChain
 	oldSets  []string
 	oldChain []string
+}
+
+// String says what differs.
+func (m *ServicesMend) String() string {
+	var list []string
+	add := func(what string, names ...string) {
+		if len(names) > 0 {
+			list = append(list, what+" "+strings.Join(names, ", "))
+		}
+	}
+	var sets, chains []string
+	for _, s := range m.noSets {
+		sets = append(sets, s.name)
+	}
+	for _, w := range m.wrong {
+		chains = append(chains, w.name)
+	}
+	add("it lacks the sets", sets...)
+	add("it has other rules in the chains", chains...)
+	add("it has sets that are not ours,", m.oldSets...)
+	add("it has chains that are not ours,", m.oldChain...)
+	return strings.Join(list, "; ")
 }
 
 // MendServices compares the table with a layout. It returns nil if nothing differs.

@@ -57,7 +57,7 @@ func Diff(old, p *Program) Change {
 			all = append(all, f)
 		}
 	}
-	slices.SortFunc(all, Frontend.compare)
+	slices.SortFunc(all, Frontend.Compare)
 	for _, f := range all {
 		c.frontend(f, old.winner(f), p.winner(f))
 	}
@@ -208,7 +208,7 @@ func (c *changes) done() Change {
 	c.together(NodeAddress, CIDR)
 
 	slices.SortFunc(c.Forget, func(a, b Memory) int {
-		return cmp.Or(a.Frontend.compare(b.Frontend), a.Endpoint.Compare(b.Endpoint))
+		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Endpoint.Compare(b.Endpoint))
 	})
 	slices.SortFunc(c.Moved, netip.Prefix.Compare)
 	c.Moved = slices.Compact(c.Moved)
@@ -237,6 +237,7 @@ func (e Element) compareShared(o Element) int {
 	return cmp.Or(cmp.Compare(e.Set, o.Set), e.Frontend.Addr.Compare(o.Frontend.Addr), e.Range.Compare(o.Range))
 }
 
-func (f Frontend) compare(o Frontend) int {
+// Compare orders frontends by address, protocol and port.
+func (f Frontend) Compare(o Frontend) int {
 	return cmp.Or(f.Addr.Compare(o.Addr), cmp.Compare(f.Protocol, o.Protocol), cmp.Compare(f.Port, o.Port))
 }

@@ -187,7 +187,7 @@ func (p *Program) Update(s *State, names ...Name) Change {
 		p.drop(name)
 		p.put(s, name, ports)
 	}
-	for _, f := range slices.SortedFunc(maps.Keys(before), Frontend.compare) {
+	for _, f := range slices.SortedFunc(maps.Keys(before), Frontend.Compare) {
 		c.frontend(f, before[f], p.winner(f))
 	}
 	for _, e := range slices.SortedFunc(maps.Keys(c.shares), Element.compareShared) {

@@ -103,10 +103,10 @@ func (p *Program) From(have Table) Change {
 			s.Remove = append(s.Remove, e)
 		}
 	}
-	for _, f := range slices.SortedFunc(maps.Keys(steps), Frontend.compare) {
+	for _, f := range slices.SortedFunc(maps.Keys(steps), Frontend.Compare) {
 		c.step(*steps[f])
 	}
-	slices.SortFunc(c.Flows, func(a, b Flow) int { return a.Frontend.compare(b.Frontend) })
+	slices.SortFunc(c.Flows, func(a, b Flow) int { return a.Frontend.Compare(b.Frontend) })
 	return c.done()
 }
 
