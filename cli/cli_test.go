@@ -28,6 +28,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/services"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
@@ -39,7 +40,7 @@ import (
 // TestMain registers this program under its own name and under its plugins' names, and
 // runs the tests in a separate network.
 func TestMain(m *testing.M) {
-	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram, "sysctl": sysctlProgram, "mesh": meshProgram, "policies": policiesProgram}
+	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram, "sysctl": sysctlProgram, "mesh": meshProgram, "policies": policiesProgram, "services": servicesProgram}
 	for _, p := range testPlugins() {
 		if p.Name != "patchbay" {
 			programs[p.Name] = func() { os.Exit(program(p)) }
@@ -62,6 +63,9 @@ func program(p *plugin.Plugin) int {
 	}
 	a := newApp(testPlugins())
 	a.settle, _ = time.ParseDuration(os.Getenv("SETTLE")) // set by a script whose living containers have lost their files
+	if file := os.Getenv("SERVICES"); file != "" {        // set by a script whose agent keeps a copy of its Services
+		a.services = func() (*services.State, error) { return servicesIn(file) }
+	}
 	return a.main()
 }
 

@@ -258,7 +258,7 @@ func TestManPageHasUsages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		"patchbay add [FLAGS] NETWORK NETNS", "patchbay gc [FLAGS] [NETWORK]", "patchbay network rm [FLAGS] NETWORK", "patchbay why [FLAGS] FROM TO[:PORT[/PROTO]]",
+		"patchbay add [FLAGS] NETWORK NETNS", "patchbay gc [FLAGS] [NETWORK]", "patchbay network rm [FLAGS] NETWORK", "patchbay why [FLAGS] FROM|SERVICE [TO[:PORT[/PROTO]]]",
 		"patchbay repair [FLAGS]", "patchbay convert [FLAGS] FILE", "patchbay inspect [FLAGS] CONTAINER[/IFNAME]",
 	} {
 		if !strings.Contains(string(page), `\fBUsage\fP: `+line+"\n") {

@@ -24,23 +24,27 @@ FROM and TO are pods of this node (NAMESPACE/POD), containers as in inspect,
 addresses, "node" for this node, or "world" for any address outside of the
 cluster. Without a protocol it is tcp; without a port the answer is about all.
 A node judges only its own pods: ask on both nodes if a packet goes between
-two. A packet to a Service is judged with the address and port of the pod
-behind it.
+two. If patchbay does the Services of this node, TO may be the address of one
+or its name (NAMESPACE/SERVICE, or svc/NAMESPACE/SERVICE if a pod has the same
+name): why prints to which endpoints the packet may go, and what the policies
+do with it there. With only a Service, why prints what it shows to its clients.
 
-The exit status is 0 if the packet may pass, 1 if it is dropped, or is dropped
-between some of the addresses, and 2 if the answer is not known or the question
-is wrong.
+The exit status is 0 if the packet may pass, 1 if it is dropped or rejected,
+also by some of the addresses or endpoints, and 2 if the answer is not known or
+the question is wrong.
 
   patchbay why shop/web shop/db:5432
   patchbay why 10.1.0.5 node:53/udp
-  patchbay why world shop/web:icmp`
+  patchbay why world shop/web:icmp
+  patchbay why shop/web 10.96.0.10:53/udp
+  patchbay why 10.96.0.10`
 
 type whyCommand struct {
 	app  *app
 	JSON bool `long:"json" description:"print a JSON object"`
 	Args struct {
-		From string `positional-arg-name:"FROM" required:"1"`
-		To   string `positional-arg-name:"TO[:PORT[/PROTO]]" required:"1"`
+		From string `positional-arg-name:"FROM|SERVICE" required:"1"`
+		To   string `positional-arg-name:"TO[:PORT[/PROTO]]"`
 	} `positional-args:"yes"`
 }
 
@@ -52,17 +56,42 @@ const (
 
 // Execute answers the question.
 func (c *whyCommand) Execute([]string) error {
-	a, err := c.ask()
+	if err := needRoot("why"); err != nil {
+		return undecided(err)
+	}
+	word := c.Args.To
+	if word == "" {
+		word = c.Args.From
+	}
+	target, err := why.ParseTarget(word)
+	if err != nil {
+		return undecided(hinted(err, "patchbay why shop/web shop/db:5432/tcp"))
+	}
+	s := c.app.session()
+	defer s.Close()
+	f, err := c.app.finder(kernel.OfSession(s))
 	if err != nil {
 		return undecided(err)
 	}
-	if err := c.app.show(a, a.Text()); err != nil {
+	if c.Args.To == "" {
+		return c.front(f, target)
+	}
+	a, err := c.ask(f, target)
+	if err != nil {
 		return undecided(err)
 	}
-	switch a.Verdict {
+	return c.print(a, a.Text(), a.Verdict)
+}
+
+// print prints an answer, and returns its exit status.
+func (c *whyCommand) print(a any, text string, v why.Verdict) error {
+	if err := c.app.show(a, text); err != nil {
+		return undecided(err)
+	}
+	switch v {
 	case why.Allowed:
 		return nil
-	case why.Dropped, why.Mixed:
+	case why.Dropped, why.Rejected, why.Mixed:
 		return exit(exitDropped)
 	}
 	return exit(exitUndecided)
@@ -73,32 +102,28 @@ func undecided(err error) error {
 	return &failure{err: err, hint: hintOf(err), code: exitUndecided}
 }
 
-func (c *whyCommand) ask() (*why.Answer, error) {
-	if err := needRoot("why"); err != nil {
-		return nil, err
-	}
-	target, err := why.ParseTarget(c.Args.To)
-	if err != nil {
-		return nil, hinted(err, "patchbay why shop/web shop/db:5432/tcp")
-	}
-	s := c.app.session()
-	defer s.Close()
-	h := why.Host{FW: kernel.OfSession(s).NFT, Paths: c.app.paths}
-	f := &finder{host: h}
-	list, err := c.app.seen("")
-	if err != nil {
-		return nil, err
-	}
-	f.alive = slices.DeleteFunc(list, func(s *localAttachment) bool { return !s.Alive })
-	if f.own, f.services, err = enforce.NodeAddresses(); err != nil {
-		return nil, err
-	}
+func (c *whyCommand) ask(f *finder, target why.Target) (*why.Answer, error) {
 	from, ferr := f.end(c.Args.From)
+	if a, err := f.service(from, ferr, target); a != nil || err != nil {
+		return a, err
+	}
 	to, terr := f.end(target.Word)
 	if err := errors.Join(ferr, terr, answerable(from, to)); err != nil {
 		return nil, err
 	}
-	return h.Ask(from, to, target)
+	return f.host.Ask(from, to, target)
+}
+
+// finder returns what finds pods, containers and Services by the words of a question.
+func (a *app) finder(k *kernel.Kernel) (*finder, error) {
+	f := &finder{host: why.Host{FW: k.NFT, Paths: a.paths, Known: a.services}, kernel: k}
+	list, err := a.seen("")
+	if err != nil {
+		return nil, err
+	}
+	f.alive = slices.DeleteFunc(list, func(s *localAttachment) bool { return !s.Alive })
+	f.host.Own, f.ipvs, err = enforce.NodeAddresses()
+	return f, err
 }
 
 // answerable returns an error if no policy of this node judges the packet.
@@ -116,9 +141,10 @@ func answerable(from, to why.End) error {
 
 // finder resolves the two ends of a question to pods or addresses.
 type finder struct {
-	host          why.Host
-	alive         []*localAttachment
-	own, services []netip.Addr
+	host   why.Host
+	kernel *kernel.Kernel
+	alive  []*localAttachment
+	ipvs   []netip.Addr // of Services of kube-proxy in mode ipvs
 }
 
 func (f *finder) end(word string) (why.End, error) {
@@ -126,12 +152,12 @@ func (f *finder) end(word string) (why.End, error) {
 	case "world":
 		return single(word, why.World, netip.Addr{}), nil
 	case "node":
-		return why.End{Word: word, Kind: why.Node, Interfaces: []why.Interface{{Addrs: f.own}}}, nil
+		return why.End{Word: word, Kind: why.Node, Interfaces: []why.Interface{{Addrs: f.host.Own}}}, nil
 	}
 	if a, err := netip.ParseAddr(word); err == nil {
 		return f.address(a.Unmap())
 	}
-	if !slices.ContainsFunc(f.alive, func(s *localAttachment) bool { return s.called(word, f.host.Paths.NetNS) }) {
+	if !f.alives(word) {
 		return why.End{}, hinted(fmt.Errorf("%s is no pod or container with a network of this node", word),
 			"patchbay ps lists them; name a pod of another node, or of the node's network, by its address")
 	}
@@ -149,6 +175,11 @@ func (f *finder) end(word string) (why.End, error) {
 	return end, nil
 }
 
+// alives reports whether a pod or container of this node has a name.
+func (f *finder) alives(word string) bool {
+	return slices.ContainsFunc(f.alive, func(s *localAttachment) bool { return s.called(word, f.host.Paths.NetNS) })
+}
+
 func single(word string, kind why.Kind, a netip.Addr) why.End {
 	return why.End{Word: word, Kind: kind, Interfaces: []why.Interface{{Addrs: []netip.Addr{a}}}}
 }
@@ -156,7 +187,7 @@ func single(word string, kind why.Kind, a netip.Addr) why.End {
 // address finds out whose an address is.
 func (f *finder) address(a netip.Addr) (why.End, error) {
 	word := a.String()
-	local := slices.Contains(f.own, a)
+	local := slices.Contains(f.host.Own, a)
 	if !local && (a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified()) {
 		return why.End{}, fmt.Errorf("policies do not judge packets of %s, which is not the address of one pod or machine", word)
 	}
@@ -174,7 +205,7 @@ func (f *finder) address(a netip.Addr) (why.End, error) {
 	if err != nil {
 		return why.End{}, err
 	}
-	if service || slices.Contains(f.services, a) {
+	if service || slices.Contains(f.ipvs, a) {
 		return why.End{}, hinted(fmt.Errorf("%s is the address of a Service: kube-proxy replaces it by the address of a pod, and the policies judge that address", word),
 			"ask with a pod behind the Service, and with the port of this pod: kubectl get endpointslices --all-namespaces")
 	}

@@ -114,6 +114,12 @@ func (e End) has(a netip.Addr) bool {
 func (a *Answer) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s -> %s, %s\n", a.Verdict, a.From, a.To, a.Port)
+	for _, t := range a.Services {
+		if t.From != "" && len(a.Services) > 1 {
+			fmt.Fprintf(&b, "%s: %s\n", t.verdict, t.From)
+		}
+		b.WriteString(t.text())
+	}
 	for i, p := range a.Packets {
 		if i > 0 && same(a.Packets) {
 			break

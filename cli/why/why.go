@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/policy/enforce"
 	"github.com/patchbay-net/patchbay/internal/policy/mirror"
+	"github.com/patchbay-net/patchbay/internal/services"
 )
 
 // Kind is what one end of a packet is.
@@ -47,12 +48,13 @@ type Interface struct {
 
 // Answer is what the policies of this node do with a packet.
 type Answer struct {
-	From     string   `json:"from"`
-	To       string   `json:"to"`
-	Port     string   `json:"port"` // "5432/tcp", "icmp", "any port"
-	Verdict  Verdict  `json:"verdict"`
-	Packets  []Packet `json:"packets"` // for each pair of addresses
-	Cautions []string `json:"cautions,omitempty"`
+	From     string        `json:"from"`
+	To       string        `json:"to"`
+	Port     string        `json:"port"` // "5432/tcp", "icmp", "any port"
+	Verdict  Verdict       `json:"verdict"`
+	Packets  []Packet      `json:"packets"`            // for each pair of addresses
+	Services []Translation `json:"services,omitempty"` // of a packet to a Service
+	Cautions []string      `json:"cautions,omitempty"`
 }
 
 // Verdict is a decision. It is Unknown if it depends on something that the question leaves open, or on
@@ -107,6 +109,10 @@ type Because struct {
 type Host struct {
 	FW    *nft.Conn
 	Paths paths.Paths
+	Own   []netip.Addr // the node's addresses
+
+	// Known returns the Services that the agent of this node knows, or nil if it keeps no copy. If Known is nil, nobody knows their names.
+	Known func() (*services.State, error)
 }
 
 // Ask answers whether a packet from one end to a port of another may pass.

@@ -225,3 +225,8 @@ func HairpinOf(to netip.AddrPort) []Element {
 	}
 	return []Element{address(Hairpin, to.Addr())}
 }
+
+// KeepsAll reports whether everybody sends to cluster IPs of a family with its own address, because nobody is known to be no pod.
+func (t Table) KeepsAll(ipv6 bool) bool {
+	return t.has(Element{Set: Keeping, IPv6: ipv6, Range: netip.PrefixFrom(anyAddress(ipv6), 0)})
+}

@@ -1,0 +1,77 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/services"
+)
+
+// names returns the program of the Services that the agent knows, for their names alone: what happens to packets is read from the
+// kernel. It returns nil if the agent has no copy.
+func (h Host) names() (*services.Program, error) {
+	if h.Known == nil {
+		return nil, nil
+	}
+	s, err := h.Known()
+	if err != nil || s == nil {
+		return nil, err
+	}
+	return services.Compile(s, nil), nil
+}
+
+// owner returns whose a frontend is, or "".
+func (q *serviceQuestion) owner(f services.Frontend) string {
+	if q.known == nil {
+		return ""
+	}
+	o, ok := q.known.Owner(f)
+	if !ok {
+		return ""
+	}
+	return o.String()
+}
+
+// servicePrefix marks the name of a Service where a pod may have the same one.
+const servicePrefix = "svc/"
+
+// ServiceNamed returns the Service that a word may name: "svc/shop/web" or "shop/web". sure reports that it is no pod.
+func ServiceNamed(word string) (name services.Name, sure, ok bool) {
+	rest, sure := strings.CutPrefix(word, servicePrefix)
+	name.Namespace, name.Name, ok = strings.Cut(rest, "/")
+	return name, sure, ok && name.Namespace != "" && name.Name != "" && !strings.Contains(name.Name, "/")
+}
+
+// ErrNoNames means that nobody on this node knows the names of Services.
+var ErrNoNames = errors.New("the names of Services are not known on this node")
+
+// Frontends returns the frontends of a Service that the agent knows.
+func (h Host) Frontends(name services.Name) ([]services.Frontend, error) {
+	p, err := h.names()
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil:
+		return nil, ErrNoNames
+	}
+	return p.Frontends(name), nil
+}
+
+// ClusterIPs returns those of them that have a cluster IP.
+func (h Host) ClusterIPs(name services.Name) ([]services.Frontend, error) {
+	p, err := h.names()
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil:
+		return nil, ErrNoNames
+	}
+	return slices.DeleteFunc(p.Frontends(name), func(f services.Frontend) bool {
+		o, _ := p.Owner(f)
+		return o.Kind != services.KindClusterIP
+	}), nil
+}
