@@ -44,7 +44,7 @@ func TestShapes(t *testing.T) {
 		{"of a step", why.Step{}},
 		{"of a reason", why.Because{}},
 		{"of a translation by a Service", why.Translation{}},
-		{"of an endpoint", why.Endpoint{}},
+		{"of an endpoint", why.Destination{}},
 		{"`why --json SERVICE`", why.Service{}},
 		{"of a frontend", why.Front{}},
 		{"of its clients", why.Clients{}},

@@ -29,7 +29,7 @@ func (q *serviceQuestion) owner(f services.Frontend) string {
 	if q.known == nil {
 		return ""
 	}
-	o, ok := q.known.Owner(f)
+	o, ok := q.known.Holder(f)
 	if !ok {
 		return ""
 	}
@@ -71,7 +71,7 @@ func (h Host) ClusterIPs(name services.Name) ([]services.Frontend, error) {
 		return nil, ErrNoNames
 	}
 	return slices.DeleteFunc(p.Frontends(name), func(f services.Frontend) bool {
-		o, _ := p.Owner(f)
+		o, _ := p.Holder(f)
 		return o.Kind != services.KindClusterIP
 	}), nil
 }

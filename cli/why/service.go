@@ -21,19 +21,19 @@ const Rejected Verdict = "rejected"
 
 // Translation is what the Services of this node do with a packet, before policies judge it.
 type Translation struct {
-	From     string     `json:"from,omitempty"`     // the sender's address, if it is one
-	Frontend string     `json:"frontend,omitempty"` // "10.96.0.1:80/tcp", or "node port 30080/tcp"
-	Service  string     `json:"service,omitempty"`  // "shop/web http, cluster IP", if the agent knows it
-	Action   string     `json:"action"`             // "translated", "rejected", "dropped" or "unknown"
-	Text     string     `json:"text"`
-	Affinity uint32     `json:"affinitySeconds,omitempty"`
-	To       []Endpoint `json:"endpoints,omitempty"` // each is equally likely
+	From     string        `json:"from,omitempty"`     // the sender's address, if it is one
+	Frontend string        `json:"frontend,omitempty"` // "10.96.0.1:80/tcp", or "node port 30080/tcp"
+	Service  string        `json:"service,omitempty"`  // "shop/web http, cluster IP", if the agent knows it
+	Action   string        `json:"action"`             // "translated", "rejected", "dropped" or "unknown"
+	Text     string        `json:"text"`
+	Affinity uint32        `json:"affinitySeconds,omitempty"`
+	To       []Destination `json:"endpoints,omitempty"` // each is equally likely
 
 	verdict Verdict
 }
 
-// Endpoint is where a packet may go.
-type Endpoint struct {
+// Destination is where a packet may go.
+type Destination struct {
 	Endpoint    string   `json:"endpoint"`
 	Masquerades string   `json:"masqueraded,omitempty"` // why it gets a source address of the node
 	Verdict     Verdict  `json:"verdict"`               // of the policies
@@ -145,7 +145,7 @@ func (q *serviceQuestion) isOwn(a netip.Addr) bool {
 func (q *serviceQuestion) endpoints(t *Translation, table services.Table, k services.Packet, r services.Ruling) error {
 	var verdicts []Packet
 	for _, d := range r.To {
-		e := Endpoint{Endpoint: d.Endpoint.String(), Masquerades: table.Hides(r.Frontend, k, d.Endpoint.Addr(), q.isOwn), Packets: []Packet{}}
+		e := Destination{Endpoint: d.Endpoint.String(), Masquerades: table.Hides(r.Frontend, k, d.Endpoint.Addr(), q.isOwn), Packets: []Packet{}}
 		end, err := q.whose(d.Endpoint.Addr())
 		if err != nil {
 			return fmt.Errorf("endpoint %s: %w", d.Endpoint, err)
@@ -160,7 +160,7 @@ func (q *serviceQuestion) endpoints(t *Translation, table services.Table, k serv
 }
 
 // policed asks the policies about a packet to an endpoint. Without a pod of this node, none judges it here.
-func (q *serviceQuestion) policed(e *Endpoint, from netip.Addr, to netip.AddrPort, end End) error {
+func (q *serviceQuestion) policed(e *Destination, from netip.Addr, to netip.AddrPort, end End) error {
 	p := &question{Host: q.Host, view: q.view, from: q.from.only(from), to: end, target: Target{Word: end.Word, Protocol: q.target.Protocol, Port: to.Port()}}
 	if q.from.Kind != Pod && end.Kind != Pod {
 		if e.Verdict = Allowed; end.Kind == Address {

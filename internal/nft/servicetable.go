@@ -192,8 +192,14 @@ func (w *ServicesWork) Light() bool { return true }
 // Bulk returns the elements.
 func (w *ServicesWork) Bulk() *Bulk { return w.Elements }
 
-// ErrServicesChanged means that the kernel has another revision: another program changed or deleted the table of Services.
-var ErrServicesChanged = errors.New("the Services in the kernel were changed by another program")
+// ServicesChangedError means that the kernel has another revision: another program changed or deleted the table of Services. It is a type
+// without a value, so that no package which names it works before main.
+type ServicesChangedError struct{}
+
+// Error returns the text.
+func (ServicesChangedError) Error() string {
+	return "the Services in the kernel were changed by another program"
+}
 
 // Plan returns the work, unless the kernel has done it already: an answer can get lost (ENOBUFS).
 func (w *ServicesWork) Plan(c *Conn) (func(*nftables.Conn) error, error) {
@@ -203,7 +209,7 @@ func (w *ServicesWork) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	case r == w.Next:
 		return nil, nil
 	case r != w.Was:
-		return nil, ErrServicesChanged
+		return nil, ServicesChangedError{}
 	}
 	return w.encode, nil
 }

@@ -16,7 +16,7 @@ import (
 
 // ErrChanged means that another program changed or deleted the Services in the kernel. Load then reads what the kernel has, and
 // changes what differs.
-var ErrChanged = nft.ErrServicesChanged
+var ErrChanged error = nft.ServicesChangedError{}
 
 // Options are choices of an Enforcer.
 type Options struct {

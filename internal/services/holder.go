@@ -12,15 +12,15 @@ import (
 // KindClusterIP is the kind of a frontend at a cluster IP.
 const KindClusterIP = "cluster IP"
 
-// Owner says whose a frontend is.
-type Owner struct {
+// Holder says whose a frontend is.
+type Holder struct {
 	Service Name
 	Port    string // its name; "" if it has none
 	Kind    string // "cluster IP", "load balancer's address", "external IP" or "node port"
 }
 
 // String returns "shop/web http, cluster IP".
-func (o Owner) String() string {
+func (o Holder) String() string {
 	text := o.Service.String()
 	if o.Port != "" {
 		text += " " + o.Port
@@ -28,17 +28,17 @@ func (o Owner) String() string {
 	return text + ", " + o.Kind
 }
 
-// Owner returns whose a frontend is in the program. ok is false if it is nobody's.
-func (p *Program) Owner(f Frontend) (o Owner, ok bool) {
+// Holder returns whose a frontend is in the program. ok is false if it is nobody's.
+func (p *Program) Holder(f Frontend) (o Holder, ok bool) {
 	e := p.winner(f)
 	if e.port == nil {
 		return o, false
 	}
-	return Owner{e.service, e.name, [...]string{KindClusterIP, "load balancer's address", "external IP", "node port"}[e.kind]}, true
+	return Holder{e.service, e.name, [...]string{KindClusterIP, "load balancer's address", "external IP", "node port"}[e.kind]}, true
 }
 
 // Frontends returns the frontends that a Service wants: cluster IPs, load balancers' addresses, external IPs, node ports. Another Service may
-// have some of them (Owner).
+// have some of them (Holder).
 func (p *Program) Frontends(name Name) (list []Frontend) {
 	var fronts []front
 	for _, port := range p.ports[name] {
