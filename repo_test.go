@@ -181,7 +181,7 @@ var layers = []struct {
 	{"daemons/dist/...", nil, "files to install"},
 	{"daemons/cli", []string{"daemons/dhcp/...", "daemons/cnm", "daemons/docker/...", "daemons/hosts/...", "daemons/node/...", "daemons/dist/...", "daemons/internal/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"cli/gc", onNode, "a command for a whole node stands beside the commands, above plugins and chains"},
-	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal", "internal/policy/..."}, onNode...), "as cli/gc; it reads ranges as host-local does, and policies as the agent wrote them"},
+	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal", "internal/policy/...", "internal/services/..."}, onNode...), "as cli/gc; it reads ranges as host-local does, and policies and Services as the agent wrote them"},
 	{"cli/netavark", []string{"chain", "cli/netfile", "spec"}, "a runtime: podman's networks are lists of plugins to it"},
 	{"cli/netfile", onNode, "as cli/gc: it makes and removes networks"},
 	{"cli/...", []string{"..."}, "the commands may use everything"},

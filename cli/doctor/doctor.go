@@ -77,6 +77,7 @@ func Checks() []Check {
 		{"leftovers", "nothing is left of dead containers", leftovers},
 		{"firewall", "our firewall table is complete and unchanged", ourTable},
 		{"policies", "network policies are enforced as the agent wrote them for ADDs", policies},
+		{"services", "packets to Services go where the agent sends them", servicesTable},
 		{"drop", "no other program drops the containers' traffic", otherDrops},
 		{"forwarding", "the host forwards", forwarding},
 		{"ways", "nothing but firewalls is between containers and the outside", ways},

@@ -179,6 +179,11 @@ func (e *engine) check(s *State) error {
 	if !maps.Equal(whole.elements, e.table.elements) {
 		return fmt.Errorf("the table made by changes has\n%s\nthe whole program\n%s", e.table, whole)
 	}
+	for _, fault := range whole.elements.Faults() {
+		if fault.Kind < ClosedToAll {
+			return fmt.Errorf("a table that we made has the fault %v", fault)
+		}
+	}
 	fresh := Compile(s, nil)
 	for f := range allFrontends(fresh, e.program) {
 		if got, want := e.program.winner(f).text(), fresh.winner(f).text(); got != want {
