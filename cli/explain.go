@@ -29,8 +29,13 @@ For a Kubernetes pod of this node, print what its ADD made, with the addresses
 and ports that it has, and compare that with the kernel. A line that differs is
 marked, and the exit status is 1.
 
+For a Service of this node, by its name or an address of it, print the elements
+that the kernel has. If the agent keeps a copy of its Services, compare them
+with it, as for a pod.
+
   patchbay explain mynet
-  patchbay explain default/web-0`
+  patchbay explain default/web-0
+  patchbay explain svc/default/web`
 
 type explainCommand struct {
 	app    *app
@@ -40,7 +45,7 @@ type explainCommand struct {
 	JSON   bool   `long:"json" description:"print a JSON object"`
 	capabilityFlags
 	Args struct {
-		Network networkName `positional-arg-name:"NETWORK|FILE|NAMESPACE/POD" required:"1"`
+		Network networkName `positional-arg-name:"NETWORK|FILE|NAMESPACE/POD|SERVICE" required:"1"`
 	} `positional-args:"yes"`
 }
 
@@ -66,6 +71,9 @@ type pluginSteps struct {
 // Execute runs an ADD with the same runtime as a real one, but the plugins print their steps and
 // do not carry them out.
 func (c *explainCommand) Execute([]string) error {
+	if target, ok := serviceNamed(string(c.Args.Network)); ok {
+		return c.service(target)
+	}
 	if pod := string(c.Args.Network); podNamed(pod) {
 		return c.pod(pod)
 	}

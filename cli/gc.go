@@ -36,7 +36,13 @@ container of the network, as cnitool gc does. An attachment that is made while g
 runs stays.
 
   patchbay gc mynet
-  patchbay gc --apply mynet`
+  patchbay gc --apply mynet
+
+With --kube-proxy, show what kube-proxy left in nftables and iptables-nft.
+Nothing of it is removed as long as kube-proxy runs, or patchbay does not do
+the Services of the node.
+
+  patchbay gc --kube-proxy --apply`
 
 type gcCommand struct {
 	app *app
@@ -47,6 +53,7 @@ type gcCommand struct {
 	All    bool     `long:"all" description:"keep no attachment"`
 	IfName string   `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"interface of a --valid that names none"`
 	JSON   bool     `long:"json" description:"print a JSON array, or the error as an object"`
+	Kube   bool     `long:"kube-proxy" description:"show what kube-proxy left, or with --apply remove it"`
 	Args   struct {
 		Network networkName `positional-arg-name:"NETWORK"`
 	} `positional-args:"yes"`
@@ -54,6 +61,9 @@ type gcCommand struct {
 
 // Execute shows what is dead and, with --apply, removes it.
 func (c *gcCommand) Execute([]string) error {
+	if c.Kube {
+		return c.kubeProxy()
+	}
 	if c.Args.Network == "" {
 		return c.node()
 	}

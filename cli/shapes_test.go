@@ -39,6 +39,8 @@ func TestShapes(t *testing.T) {
 		{"of a finding", doctor.Finding{}},
 		{"`explain --json`", explanation{}},
 		{"of a pod: an array", attachedPod{}},
+		{"of a Service", explainedService{}},
+		{"of its frontend", explainedFrontend{}},
 		{"`why --json`", why.Answer{}},
 		{"of a packet", why.Packet{}},
 		{"of a step", why.Step{}},

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/services"
 	svc "github.com/patchbay-net/patchbay/internal/services/enforce"
 )
@@ -48,11 +47,8 @@ func (h Host) Show(word string, choose func(*svc.View) ([]services.Frontend, err
 	}
 	err = svc.WithView(h.FW, func(v *svc.View) error {
 		s = &Service{Service: word, Frontends: []Front{}}
-		switch {
-		case !v.Exists():
-			return fmt.Errorf("this node has no table inet %s: patchbay does not do Services here", nft.ServicesTable)
-		case v.Fault() != "":
-			return fmt.Errorf("what the table inet %s does is not known, because %s", nft.ServicesTable, v.Fault())
+		if err := v.Readable(); err != nil {
+			return err
 		}
 		list, err := choose(v)
 		if err != nil {
@@ -74,11 +70,11 @@ func (h Host) Show(word string, choose func(*svc.View) ([]services.Frontend, err
 func (s *Service) add(q *serviceQuestion, t services.Table, f services.Frontend) {
 	shown, ok := t.Show(f)
 	if !ok {
-		s.Cautions = append(s.Cautions, fmt.Sprintf("the kernel has no frontend %s: the agent has not loaded it, or another Service has it", frontendText(f)))
+		s.Cautions = append(s.Cautions, fmt.Sprintf("the kernel has no frontend %s: the agent has not loaded it, or another Service has it", FrontendText(f)))
 		return
 	}
 	front := Front{
-		Frontend: frontendText(f), Service: q.owner(f), Inside: clients(shown.Inside, false), Outside: clients(shown.Outside, shown.Split()),
+		Frontend: FrontendText(f), Service: q.owner(f), Inside: clients(shown.Inside, false), Outside: clients(shown.Outside, shown.Split()),
 		Affinity: shown.Affinity, Masquerades: masquerades(t, shown),
 	}
 	if shown.Ranged {

@@ -237,9 +237,9 @@ func answerText(c services.Cause, outside bool) string {
 // frontend returns the frontend that a packet meets, or where it goes if it meets none.
 func (q *question) frontend(k services.Packet, r services.Ruling) string {
 	if r.Frontend.Port == 0 {
-		return frontendText(at(k))
+		return FrontendText(at(k))
 	}
-	return frontendText(r.Frontend)
+	return FrontendText(r.Frontend)
 }
 
 // AtNodePort reports whether the packet meets a node port.
@@ -247,7 +247,8 @@ func (t *Translation) AtNodePort() bool { return strings.HasPrefix(t.Frontend, n
 
 const nodePortPrefix = "node port "
 
-func frontendText(f services.Frontend) string {
+// FrontendText returns a frontend as users know it: "10.96.0.1:80/tcp", or "node port 30080/tcp".
+func FrontendText(f services.Frontend) string {
 	if f.Addr.IsUnspecified() {
 		return fmt.Sprintf(nodePortPrefix+"%d/%s", f.Port, f.Protocol)
 	}

@@ -297,3 +297,24 @@ func TestHealthChecks(t *testing.T) {
 		t.Errorf("without an endpoint: got %d, want 503", status)
 	}
 }
+
+// TestUnused: each endpoint that gets no connection has its reason.
+func TestUnused(t *testing.T) {
+	for endpoints, want := range map[string]string{
+		"10.244.1.1@n1, 10.244.2.1@n2":                              "",
+		"10.244.1.1@n1, 10.244.2.1@n2 notready":                     "10.244.2.1:8080 http it is not ready",
+		"10.244.1.1@n1, 10.244.2.1@n2 draining":                     "10.244.2.1:8080 http it terminates, and others are ready",
+		"10.244.1.1@n1, 10.244.2.1@n2 ended":                        "10.244.2.1:8080 http it terminates, and serves no more",
+		"10.244.1.1@n1 draining, 10.244.2.1@n2 draining":            "",
+		"10.244.1.1@n1 zone=east, 10.244.2.1@n2 zone=west":          "10.244.2.1:8080 http its hints are for other nodes or zones",
+		"10.244.1.1@n1 zone=east, 10.244.2.1@n2 zone=west notready": "10.244.2.1:8080 http it is not ready",
+	} {
+		var got []string
+		for _, u := range world(t, endpoints).Unused(Name{"shop", "web"}) {
+			got = append(got, u.Endpoint.String()+" "+u.Port+" "+u.Why)
+		}
+		if text := strings.Join(got, ", "); text != want {
+			t.Errorf("%s: %q, want %q", endpoints, text, want)
+		}
+	}
+}

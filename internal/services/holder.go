@@ -62,3 +62,56 @@ func (p *Program) Table() Table {
 	}
 	return t
 }
+
+// Of returns the elements that decide about a frontend, with their endpoints, sorted as text. Elements of ranges, and addresses that may come back to
+// themselves, are not among them.
+func (t Table) Of(f Frontend) (list []Element) {
+	for e, to := range t {
+		e.Endpoint = to
+		if e.ofOneFrontend() && e.Frontend == f || (e.Set == VIP || e.Set == ClusterIP) && e.Frontend.Addr == f.Addr {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b Element) int { return cmp.Compare(a.String(), b.String()) })
+	return list
+}
+
+// Unused is an endpoint that gets no connection of this node.
+type Unused struct {
+	Endpoint netip.AddrPort
+	Port     string // of the Service
+	Why      string
+}
+
+// Unused returns the endpoints of a Service to which no cluster-wide traffic of this node goes, and why.
+func (s *State) Unused(name Name) (list []Unused) {
+	svc := s.Services[name]
+	if svc == nil {
+		return nil
+	}
+	for _, sp := range svc.Ports {
+		for _, ipv6 := range []bool{false, true} {
+			all := endpointsOf(s.Slices[name], sp, ipv6)
+			used := clusterList(all, &s.Node)
+			for i := range all {
+				if !slices.Contains(used, all[i].addr) {
+					list = append(list, Unused{all[i].addr, sp.Name, all[i].unused()})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// unused says why an endpoint is not used.
+func (e *candidate) unused() string {
+	switch {
+	case e.Ready:
+		return "its hints are for other nodes or zones"
+	case e.draining():
+		return "it terminates, and others are ready"
+	case e.Terminating:
+		return "it terminates, and serves no more"
+	}
+	return "it is not ready"
+}

@@ -72,6 +72,17 @@ func (v *View) Exists() bool { return v.state.Exists }
 // is "" if they do.
 func (v *View) Fault() string { return v.fault }
 
+// Readable returns an error if there is no table, or if its elements do not say what happens to packets.
+func (v *View) Readable() error {
+	switch {
+	case !v.state.Exists:
+		return fmt.Errorf("this node has no table inet %s: patchbay does not do Services here", nft.ServicesTable)
+	case v.fault != "":
+		return fmt.Errorf("what the table inet %s does is not known, because %s", nft.ServicesTable, v.fault)
+	}
+	return nil
+}
+
 // All returns all elements, except what clients remember. The kernel lists a large map in quadratic time: 144,000 endpoints take seconds.
 func (v *View) All() (services.Table, error) {
 	return v.listed(func(services.Element) bool { return true })
@@ -107,6 +118,12 @@ func (v *View) Frontends(at netip.Addr) ([]services.Frontend, error) {
 		}
 	}
 	return slices.SortedFunc(maps.Keys(seen), services.Frontend.Compare), err
+}
+
+// Addresses returns the addresses of a set of addresses, sorted.
+func (v *View) Addresses(set services.Set) ([]netip.Addr, error) {
+	t, err := v.listed(func(like services.Element) bool { return like.Set == set })
+	return t.Addresses(set), err
 }
 
 // Around returns the elements that decide about packets to some frontends, and to other ports of their addresses. It asks for single elements.
