@@ -182,7 +182,7 @@ func (e *explainedService) differs() error {
 	var errs []error
 	for _, f := range e.Frontends {
 		if n := len(f.Missing) + len(f.Besides); n > 0 {
-			errs = append(errs, fmt.Errorf("%s: the kernel differs in %d elements from the Services that the agent knows", f.Frontend, n))
+			errs = append(errs, fmt.Errorf("%s: the kernel differs in %d elements from the agent's copy of its Services, which may be a minute old", f.Frontend, n))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
