@@ -33,6 +33,9 @@ func KubeProxies(c *nft.Conn) (list []*KubeProxy, err error) {
 	for _, f := range families() {
 		for _, name := range []string{tableKubeProxy, tableNAT, tableFilter, "mangle"} {
 			k, err := kubeProxyIn(c, nft.Ref{Family: f, Table: name})
+			if err != nil && c.Absent() {
+				return nil, nil
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/nftables"
 
@@ -131,4 +132,33 @@ func TestViewSeesFaults(t *testing.T) {
 	if text, exists := fault(); !exists || !strings.HasPrefix(text, "it has no revision") {
 		t.Errorf("an empty table: %q", text)
 	}
+}
+
+// BenchmarkView asks for one frontend with 80 endpoints beside 45,000 Services, and for nothing else, as why does. Then it reads all, as doctor does.
+func BenchmarkView(b *testing.B) {
+	s := large(45_000, false)
+	fw := nft.Open(b.TempDir())
+	defer fw.Close() //nolint:errcheck // a benchmark's socket
+	e := New(fw, Options{})
+	must(b, e.Load(b.Context(), services.Compile(s, nil)))
+	f := services.Frontend{Addr: s.Services[services.Name{Namespace: "ns", Name: "s8"}].ClusterIPs[0], Protocol: l4.TCP, Port: 80}
+	for b.Loop() {
+		must(b, WithView(fw, func(v *View) error {
+			t, err := v.Around(f)
+			if shown, ok := t.Show(f); err == nil && (!ok || len(shown.Inside.Endpoints) != 80) {
+				err = fmt.Errorf("%d endpoints", len(shown.Inside.Endpoints))
+			}
+			return err
+		}))
+	}
+	start := time.Now()
+	var faults []services.Fault
+	must(b, WithView(fw, func(v *View) error {
+		t, err := v.All()
+		b.Logf("read all in %v", time.Since(start))
+		faults = t.Faults()
+		return err
+	}))
+	b.Logf("read and examined in %v: %d faults", time.Since(start), len(faults)) // those of 45,000 cluster IPs in no ServiceCIDR
+	must(b, e.Remove(b.Context()))
 }
