@@ -70,7 +70,7 @@ func TestLoopbackSource(t *testing.T) {
 	if err := n.Host.Do(func() (err error) { server, err = net.ListenPacket("udp4", ":9999"); return err }); err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close() //nolint:errcheck // a test
+	defer server.Close()                                                    //nolint:errcheck // a test
 	for _, from := range []string{"127.0.0.2", "127.255.0.9", "10.1.0.6"} { // the last one is heard, so the others were not
 		if err := other.Do(func() error {
 			c, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}, Control: anySource}).Dial("udp4", "10.1.0.1:9999")
