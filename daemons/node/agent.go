@@ -148,7 +148,7 @@ func (a *Agent) Run(ctx context.Context) {
 // followNodes keeps the Nodes up to date.
 func (a *Agent) followNodes(ctx context.Context) {
 	trusted := func() error { return nil } // the mirror has refused other lists
-	a.mirror.source().sharing(policies.Nodes, a.policy.sees(), trusted).follow(ctx, &a.api, func(err error) {
+	a.mirror.source().sharing(a.policy.sees(policies.Nodes), trusted).follow(ctx, &a.api, func(err error) {
 		a.asked(err)
 		a.policy.asked(policies.Nodes, err)
 	})
@@ -164,7 +164,7 @@ func (a *Agent) followNamespaces(ctx context.Context) {
 		spaces = &namespaces{changed: func() {}, wanted: map[string]string{}, absent: map[string]bool{}}
 	}
 	trusted := func() error { return hasNode(ctx, &a.api, a.opts.Node) }
-	spaces.source().sharing(policies.Namespaces, a.policy.sees(), trusted).follow(ctx, &a.api, func(err error) {
+	spaces.source().sharing(a.policy.sees(policies.Namespaces), trusted).follow(ctx, &a.api, func(err error) {
 		a.policy.asked(policies.Namespaces, err)
 		if err != nil && a.opts.Egress {
 			err = fmt.Errorf("changes of annotations %s are not seen: %w", EgressAnnotation, advise("Namespaces", err))

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/patchbay-net/patchbay/daemons/node/policies"
 )
 
 // jsonKind has the objects of one kind, which the server sends as JSON.
@@ -42,16 +40,16 @@ const otherVersionPath = "/apis/policy.networking.k8s.io/v1beta1/clusternetworkp
 
 func newJSONKinds(s *apiServer) jsonKinds {
 	out := jsonKinds{definitionsPath: {server: s, objects: map[string]string{}}, otherVersionPath: {server: s, objects: map[string]string{}}}
-	for _, w := range watches(nil, "", nil, nil) {
+	for _, w := range policyWatches(nil) {
 		out[w.path] = &jsonKind{server: s, objects: map[string]string{}}
 	}
 	return out
 }
 
 // of returns a kind by its number.
-func (k jsonKinds) of(kind policies.Kind) *jsonKind {
-	for _, w := range watches(nil, "", nil, nil) {
-		if w.kind == kind {
+func (k jsonKinds) of(kind fmt.Stringer) *jsonKind {
+	for _, w := range policyWatches(nil) {
+		if w.String() == kind.String() {
 			return k[w.path]
 		}
 	}

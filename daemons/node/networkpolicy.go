@@ -108,7 +108,7 @@ func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
 	if n.choices.OwnNamespace {
 		n.cluster.DefaultOwnNamespace()
 	}
-	s.cluster = n.cluster
+	s.cluster, s.follows.losses = n.cluster, n.cluster.Losses
 	return n
 }
 
@@ -119,10 +119,7 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 		return
 	}
 	defer n.open()()
-	for _, w := range watches(n.cluster, a.opts.Node, &a.api, n.status.asked) {
-		w.pause = n.absent
-		go w.follow(ctx) // the library ends it some seconds later
-	}
+	n.status.follows.start(ctx, a.opts.Node, &a.api, n.absent, policyWatches(n.cluster))
 	var wg sync.WaitGroup
 	wg.Go(func() { n.watchKernel(ctx, a) })
 	wg.Go(func() {
@@ -166,24 +163,19 @@ func (n *networkPolicy) remove(ctx context.Context) {
 	}
 }
 
-// sees returns what needs the objects of the API, or nil.
-func (n *networkPolicy) sees() *policies.Cluster {
+// sees returns the copies of a kind that something else in the agent follows, too, or none.
+func (n *networkPolicy) sees(k policies.Kind) []copies {
 	if n.choices.Off {
 		return nil
 	}
-	return n.cluster
+	return []copies{policyKind(n.cluster, k)}
 }
 
-// asked stores the result of a request for objects that the agent follows anyway.
+// asked stores the result of a request for such objects.
 func (n *networkPolicy) asked(k policies.Kind, err error) {
-	if n.choices.Off {
-		return
+	for _, c := range n.sees(k) {
+		n.status.follows.asked(c, err)
 	}
-	if err != nil {
-		err = advise(k.String(), err)
-	}
-	n.cluster.Report(k, err)
-	n.status.followed()
 }
 
 // attach reads which addresses this node and its pods have. If that fails, the former addresses stay: without them,

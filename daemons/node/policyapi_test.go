@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/losses"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -45,8 +46,8 @@ func TestPolicyWatchBreaks(t *testing.T) {
 func TestLost(t *testing.T) {
 	at := time.Unix(1000, 0)
 	refused := errors.New("connection refused")
-	got := lost([]policies.Loss{
-		{Kind: policies.Pods, Since: at.Add(time.Second), Err: refused}, {Kind: policies.Nodes, Since: at, Err: policies.ErrUnlisted},
+	got := lost("network policies", []losses.Loss{
+		{Kind: policies.Pods, Since: at.Add(time.Second), Err: refused}, {Kind: policies.Nodes, Since: at, Err: losses.ErrUnlisted},
 		{Kind: policies.Namespaces, Since: at, Err: errors.New("connection refused")}, {Kind: policies.NetworkPolicies, Since: at, Err: errors.New("forbidden")},
 	})
 	const want = "network policies do not see changes of pods, namespaces since 1970-01-01T00:16:40Z: connection refused\n" +
@@ -54,7 +55,7 @@ func TestLost(t *testing.T) {
 	if got == nil || got.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", got, want)
 	}
-	if err := lost(nil); err != nil {
+	if err := lost("network policies", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -20,6 +20,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
+// clusterVersion is the version of ClusterNetworkPolicy.
+const clusterVersion = "v1alpha2"
+
 const (
 	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -61,13 +64,16 @@ func (d *definition) serves(version string) bool {
 }
 
 // missing handles an API server that does not have the kind in our version. The list is empty only if
-// the definition is gone, or if there is no object: all versions have the same objects. Otherwise the
+// the kind is optional, the definition is gone, or if there is no object: all versions have the same objects. Otherwise the
 // former objects stay, and missing says why.
 func (w *kindWatch) missing(ctx context.Context) error {
+	if w.optional {
+		return w.empty(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	d, err := w.findDefinition(ctx)
-	if apierrors.IsForbidden(err) && w.cluster.Empty(w.kind) {
+	if apierrors.IsForbidden(err) && w.unused() {
 		d, err = w.discovered(ctx) // the role is from an earlier manifest and lacks the right
 	}
 	switch {
@@ -173,7 +179,7 @@ func (w *kindWatch) eachOf(ctx context.Context, path string, o metav1.ListOption
 // otherVersions says that the agent cannot read what the API server has.
 func (w *kindWatch) otherVersions(served []string) error {
 	keeps := "those known before stay in force"
-	if !w.cluster.Listed(w.kind) {
+	if !w.Listed() {
 		keeps = "until then all network policies of this node stay as they were when the agent started"
 	}
 	return fmt.Errorf("the API server has them only in version %s, and this release reads %s: serve %s again, or install a release that reads the other version; %s",
@@ -185,7 +191,7 @@ func (w *kindWatch) otherVersions(served []string) error {
 func (w *kindWatch) awaitKind(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, resident.Jitter(w.pause))
 	defer cancel()
-	if err := w.awaitDefinition(ctx); err != nil {
+	if w.optional || w.awaitDefinition(ctx) != nil {
 		<-ctx.Done()
 		return
 	}

@@ -14,7 +14,8 @@ func newPolicyStatus(a *Agent) *policyStatus {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: policySpace, Name: name, Help: help}, labels)
 	}
 	return &policyStatus{
-		trouble: &a.trouble, self: a.opts.Node, asks: a.metrics.apiErrors,
+		trouble: &a.trouble, self: a.opts.Node,
+		follows:  following{trouble: &a.trouble, reason: policyUnfollowed, blind: "network policies", asks: a.metrics.apiErrors},
 		programs: counters("programs_total", "Programs of network policies that were made, each after a burst of changes.", "result"),
 		errors:   counters("errors_total", "Errors of a part of such a program: mirror, kernel or records.", "part"),
 		touches: prometheus.NewCounter(prometheus.CounterOpts{

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,8 +39,6 @@ const (
 	// may come later than its ADD.
 	settled = 30 * time.Second
 
-	lossSettles = 500 * time.Millisecond
-
 	// manyTouches is how often in a minute other programs must change policies to be a problem.
 	manyTouches = 3
 
@@ -60,9 +57,7 @@ type policyStatus struct {
 	transaction prometheus.Histogram
 	errors      *prometheus.CounterVec
 	touches     prometheus.Counter
-	asks        prometheus.Counter // requests that failed
-
-	telling atomic.Bool // a goroutine of followed will report
+	follows     following
 
 	mu      sync.Mutex
 	program *programStatus
@@ -76,52 +71,6 @@ type programStatus struct {
 	pods, policies, chains int
 	problems               []policy.Problem
 	mine                   []policy.Problem // that concern pods of this node
-}
-
-// asked stores the result of a request for objects.
-func (s *policyStatus) asked(k policies.Kind, err error) {
-	if err != nil {
-		s.asks.Inc()
-		err = advise(k.String(), err)
-	}
-	s.cluster.Report(k, err)
-	s.followed()
-}
-
-// followed tells soon which kinds are not followed. It collects changes, because usually all kinds are
-// lost, and come back, within a moment.
-func (s *policyStatus) followed() {
-	if s.telling.CompareAndSwap(false, true) {
-		time.AfterFunc(lossSettles, func() {
-			s.telling.Store(false)
-			s.trouble.set(policyUnfollowed, lost(s.cluster.Losses()))
-		})
-	}
-}
-
-// lost joins losses with the same error. A kind that has not been listed is waited for, until a request
-// for it fails.
-func lost(list []policies.Loss) error {
-	var errs []error
-	for len(list) > 0 {
-		first := list[0]
-		names := first.Kind.String()
-		rest := list[:0:0]
-		for _, l := range list[1:] {
-			if l.Err.Error() != first.Err.Error() {
-				rest = append(rest, l)
-				continue
-			}
-			names += ", " + l.Kind.String()
-			if l.Since.Before(first.Since) {
-				first.Since = l.Since
-			}
-		}
-		if list = rest; !errors.Is(first.Err, policies.ErrUnlisted) {
-			errs = append(errs, fmt.Errorf("network policies do not see changes of %s since %s: %w", names, first.Since.UTC().Format(time.RFC3339), first.Err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // failed tells a failure apart from programs.

@@ -5,32 +5,30 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/patchbay-net/patchbay/daemons/node/policies"
 )
 
-// The agent follows Nodes and Namespaces even if it does not enforce network policies. If it does, the
-// Cluster needs both too. So that the agent asks the API server only once, a shared store passes on to the
-// Cluster what a Reflector stores in it.
+// The agent follows Nodes and Namespaces even if it does not enforce network policies or serve Services. If it does, their
+// copies need both too. So that the agent asks the API server only once, a shared store passes on to the
+// copies what a Reflector stores in it.
 
 // shared is a store that passes on what it stores.
 type shared struct {
 	cache.ReflectorStore
-	kind    policies.Kind
-	cluster *policies.Cluster
-	trust   func() error
+	copies []copies
+	trust  func() error
 }
 
-// sharing returns a source whose objects also go to a Cluster, if there is one. trust returns an error if
+// sharing returns a source whose objects also go to copies, if there are some. trust returns an error if
 // a list of all objects must be ignored.
-func (s source) sharing(k policies.Kind, c *policies.Cluster, trust func() error) source {
-	if c != nil {
-		s.store = &shared{s.store, k, c, trust}
+func (s source) sharing(list []copies, trust func() error) source {
+	if len(list) > 0 {
+		s.store = &shared{s.store, list, trust}
 	}
 	return s
 }
@@ -52,17 +50,23 @@ func (s *shared) Update(obj any) error {
 }
 
 func (s *shared) set(obj any) error {
-	text, err := policyText(obj)
+	text, err := objectText(obj)
 	if err != nil {
 		return err
 	}
-	return s.cluster.Set(s.kind, text)
+	var errs []error
+	for _, c := range s.copies {
+		errs = append(errs, c.Set(text))
+	}
+	return errors.Join(errs...)
 }
 
 // Delete removes an object.
 func (s *shared) Delete(obj any) error {
 	if o, ok := obj.(metav1.Object); ok {
-		s.cluster.Delete(s.kind, "", o.GetName())
+		for _, c := range s.copies {
+			c.Delete("", o.GetName())
+		}
 	}
 	return s.ReflectorStore.Delete(obj)
 }
@@ -73,16 +77,22 @@ func (s *shared) Replace(list []any, version string) error {
 		return err
 	}
 	if err := s.trust(); err != nil {
-		s.cluster.Report(s.kind, err)
+		for _, c := range s.copies {
+			c.Report(err)
+		}
 		return err
 	}
-	return s.cluster.Replace(s.kind, func(yield func([]byte, error) bool) {
-		for _, obj := range list {
-			if !yield(policyText(obj)) {
-				return
+	var errs []error
+	for _, c := range s.copies {
+		errs = append(errs, c.Replace(func(yield func([]byte, error) bool) {
+			for _, obj := range list {
+				if !yield(objectText(obj)) {
+					return
+				}
 			}
-		}
-	})
+		}))
+	}
+	return errors.Join(errs...)
 }
 
 // Transformer implements cache.TransformingStore.
@@ -93,8 +103,8 @@ func (s *shared) Transformer() cache.TransformFunc {
 	return nil
 }
 
-// policyText returns what policies see of a Node or a Namespace, in the API's JSON.
-func policyText(obj any) ([]byte, error) {
+// objectText returns what copies have of a Node or a Namespace, in the API's JSON.
+func objectText(obj any) ([]byte, error) {
 	var out struct {
 		Metadata struct {
 			Name   string            `json:"name"`

@@ -5,15 +5,14 @@ package policies
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/losses"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
@@ -33,27 +32,11 @@ type Cluster struct {
 	policies        *table[policy.NetworkPolicy]
 	clusterPolicies *table[policy.ClusterNetworkPolicy]
 	all             [kinds]objects // the same
-	listed          [kinds]bool
-	losses          [kinds]Loss  // with a time if the kind is not followed
+	follows         *losses.Table
 	attached        []Attached   // sorted
 	local           []netip.Addr // sorted
 	defaults        *ownNamespace
 }
-
-// Loss is a kind that the agent cannot follow: it uses what it knew at the time Since.
-type Loss struct {
-	Kind  Kind
-	Since time.Time
-	Err   error // of the last try
-}
-
-// String returns "pods since 2026-11-23T08:00:00Z: connection refused".
-func (l Loss) String() string {
-	return fmt.Sprintf("%s since %s: %v", l.Kind, l.Since.UTC().Format(time.RFC3339), l.Err)
-}
-
-// ErrUnlisted is the first Loss of each kind.
-var ErrUnlisted = errors.New("they have not been listed yet")
 
 // New returns the copy of a node's agent. It has no object, and each kind counts as lost.
 func New(node string) *Cluster {
@@ -63,9 +46,7 @@ func New(node string) *Cluster {
 		pods: newPods(node, shared), namespaces: newNamespaces(), nodes: newNodes(), policies: newNetworkPolicies(), clusterPolicies: newClusterPolicies(),
 	}
 	c.all = [kinds]objects{c.pods, c.namespaces, c.nodes, c.policies, c.clusterPolicies}
-	for k := range kinds {
-		c.losses[k] = Loss{k, time.Now(), ErrUnlisted}
-	}
+	c.follows = losses.New(Pods, Namespaces, Nodes, NetworkPolicies, ClusterNetworkPolicies)
 	return c
 }
 
@@ -95,8 +76,7 @@ func (c *Cluster) Replace(k Kind, list iter.Seq2[[]byte, error]) error {
 		return fmt.Errorf("replace the %s: %w", k, err)
 	}
 	c.change(func() bool {
-		first := !c.listed[k]
-		c.listed[k], c.losses[k] = true, Loss{}
+		first := c.follows.List(int(k))
 		return apply() || first
 	})
 	return nil
@@ -116,33 +96,21 @@ func (c *Cluster) change(apply func() bool) {
 func (c *Cluster) Report(k Kind, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch l := &c.losses[k]; {
-	case err == nil && c.listed[k]:
-		*l = Loss{}
-	case err != nil && l.Since.IsZero():
-		*l = Loss{k, time.Now(), err}
-	case err != nil:
-		l.Err = err
-	}
+	c.follows.Report(int(k), err)
 }
 
 // Losses returns the kinds that are not followed.
-func (c *Cluster) Losses() (list []Loss) {
+func (c *Cluster) Losses() []losses.Loss {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, l := range c.losses {
-		if !l.Since.IsZero() {
-			list = append(list, l)
-		}
-	}
-	return list
+	return c.follows.All()
 }
 
 // Listed reports whether a kind was listed.
 func (c *Cluster) Listed(k Kind) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.listed[k]
+	return c.follows.Listed(int(k))
 }
 
 // Empty reports whether no object of a kind is known.
@@ -169,10 +137,8 @@ func (c *Cluster) Problems() (list []policy.Problem) {
 func (c *Cluster) state(s *policy.State) (complete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, listed := range c.listed {
-		if !listed {
-			return false
-		}
+	if !c.follows.Complete() {
+		return false
 	}
 	s.Node, s.Local = c.node, c.local
 	s.Pods = c.attach(c.pods.lend())

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/losses"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/internal/services"
 )
@@ -44,7 +45,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	objects objects
-	listed  [kinds]bool
+	follows *losses.Table
 	wrong   [kinds]map[services.Name]string
 	due     changes
 	state   services.State // the last one; only Follow writes to it
@@ -53,6 +54,7 @@ type Cluster struct {
 // New returns the copy of a node's agent. It has no object.
 func New(node string, o services.Options) *Cluster {
 	c := &Cluster{node: node, changed: make(chan struct{}, 1), objects: newObjects(), due: changes{all: true}}
+	c.follows = losses.New(Services, EndpointSlices, Nodes, ServiceCIDRs)
 	c.state = services.State{Options: o, Services: make(map[services.Name]*services.Service), Slices: make(map[services.Name][]*services.Slice)}
 	for k := range c.wrong {
 		c.wrong[k] = make(map[services.Name]string)
@@ -100,11 +102,32 @@ func (c *Cluster) Replace(k Kind, list iter.Seq2[[]byte, error]) error {
 		for _, i := range all {
 			c.put(k, i)
 		}
-		if !c.listed[k] {
-			c.listed[k], c.due.any = true, true
+		if c.follows.List(int(k)) {
+			c.due.any = true
 		}
 	})
 	return nil
+}
+
+// Report stores the result of a request for the objects of a kind. err is nil if they are followed again, so that no event was lost.
+func (c *Cluster) Report(k Kind, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.follows.Report(int(k), err)
+}
+
+// Losses returns the kinds that are not followed.
+func (c *Cluster) Losses() []losses.Loss {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.follows.All()
+}
+
+// Listed reports whether a kind was listed.
+func (c *Cluster) Listed(k Kind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.follows.Listed(int(k))
 }
 
 // SetAddresses stores the addresses of this node's links.

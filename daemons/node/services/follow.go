@@ -71,7 +71,7 @@ func (c *Cluster) again() {
 func (c *Cluster) next() (changed Changed, complete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if slices.Contains(c.listed[:], false) {
+	if !c.follows.Complete() {
 		return changed, false
 	}
 	s, o := &c.state, &c.objects

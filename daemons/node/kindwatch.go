@@ -15,32 +15,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/patchbay-net/patchbay/daemons/node/policies"
 )
 
-// kindWatch keeps one kind of objects in a Cluster. A Reflector decides when to list and to watch. The
+// kindWatch keeps the copies of one kind of objects. A Reflector decides when to list and to watch. The
 // objects of a list go past it, one after the other, because a Reflector would first collect all of
 // them: 60 MB for 20,000 pods.
 type kindWatch struct {
-	kind    policies.Kind
-	path    string
-	fields  string // field selector
-	self    string // this Node
-	cluster *policies.Cluster
-	api     *connection
-	report  func(error)
+	copies
+	path   string
+	fields string // field selector
+	labels string // label selector
+	self   string // this Node
+	api    *connection
+	report func(error)
 
-	definition string        // the kind's CustomResourceDefinition; "": the kind is built in
+	// An API server may lack the kind. If optional is set, it then has no objects of it. Otherwise definition is the kind's
+	// CustomResourceDefinition, or "" if the kind is built in, and unused reports whether no object is known.
+	optional   bool
+	definition string
+	unused     func() bool
 	pause      time.Duration // before the next look for a kind that the API server lacks
 	defined    string        // the version of the definition that awaitKind has seen
 }
-
-// clusterVersion is the version of ClusterNetworkPolicy.
-const clusterVersion = "v1alpha2"
-
-// livePods are pods that have not finished. A pod that finishes counts as deleted.
-const livePods = "status.phase!=Succeeded,status.phase!=Failed"
 
 // pageSize is the number of objects in a page of a list, if the API server makes pages.
 const pageSize = 500
@@ -48,24 +44,10 @@ const pageSize = 500
 // limitEvery is after how many objects of a list the limit of memory is set again.
 const limitEvery = 1000
 
-// watches returns what follows the kinds that nothing else in the agent needs.
-func watches(c *policies.Cluster, self string, api *connection, report func(policies.Kind, error)) (list []*kindWatch) {
-	for _, w := range []kindWatch{
-		{kind: policies.Pods, path: "/api/v1/pods", fields: livePods},
-		{kind: policies.NetworkPolicies, path: "/apis/networking.k8s.io/v1/networkpolicies"},
-		{kind: policies.ClusterNetworkPolicies, path: "/apis/policy.networking.k8s.io/" + clusterVersion + "/clusternetworkpolicies", definition: "clusternetworkpolicies.policy.networking.k8s.io"},
-	} {
-		w.self, w.cluster, w.api = self, c, api
-		w.report = func(err error) { report(w.kind, err) }
-		list = append(list, &w)
-	}
-	return list
-}
-
 // follow works until ctx ends.
 func (w *kindWatch) follow(ctx context.Context) {
 	lw := &cache.ListWatch{ListWithContextFunc: w.list, WatchFuncWithContext: w.watch}
-	reflectInto(ctx, w.kind.String(), w.api.retry, &jsonObject{}, lw, w)
+	reflectInto(ctx, w.String(), w.api.retry, &jsonObject{}, lw, kindStore{w})
 }
 
 // request opens a list or a watch.
@@ -74,16 +56,16 @@ func (w *kindWatch) request(ctx context.Context, o metav1.ListOptions) (io.ReadC
 	if err != nil {
 		return nil, err
 	}
-	o.FieldSelector = w.fields
+	o.FieldSelector, o.LabelSelector = w.fields, w.labels
 	return api.Objects(ctx, w.path, o)
 }
 
-// list lists all objects into the Cluster, and returns an empty list with their version. If the API
+// list lists all objects into the copies, and returns an empty list with their version. If the API
 // server lacks the kind, list waits until it has it.
 func (w *kindWatch) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	for {
 		list, err := w.listOnce(ctx, o)
-		if w.definition != "" && apierrors.IsNotFound(err) && ctx.Err() == nil {
+		if w.lacking(err) && ctx.Err() == nil {
 			w.report(w.missing(ctx))
 			w.awaitKind(ctx)
 			continue
@@ -93,6 +75,11 @@ func (w *kindWatch) list(ctx context.Context, o metav1.ListOptions) (runtime.Obj
 		}
 		return list, err
 	}
+}
+
+// lacking reports whether an error means that the API server does not have the kind.
+func (w *kindWatch) lacking(err error) bool {
+	return (w.optional || w.definition != "") && apierrors.IsNotFound(err)
 }
 
 func (w *kindWatch) listOnce(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -122,11 +109,11 @@ func (w *kindWatch) page(ctx context.Context, o metav1.ListOptions, yield func([
 	return readList(body, func(object []byte) bool { return yield(object, nil) })
 }
 
-// replace gives all objects to the Cluster. read calls yield with each of them.
+// replace gives all objects to the copies. read calls yield with each of them.
 func (w *kindWatch) replace(ctx context.Context, read func(yield func([]byte, error) bool) error) error {
 	var failed error
 	count := 0
-	err := w.cluster.Replace(w.kind, func(yield func([]byte, error) bool) {
+	err := w.copies.Replace(func(yield func([]byte, error) bool) {
 		failed = read(func(object []byte, err error) bool {
 			if count++; count%limitEvery == 0 {
 				limitMemory()
@@ -165,11 +152,11 @@ func hasNode(ctx context.Context, c *connection, self string) error {
 	return fmt.Errorf("the API server does not have this Node, %s, so what it lists does not count: restart the kubelet to register it", self)
 }
 
-// watch opens a watch. If the watch begins with all objects, watch passes them to the Cluster. Then the
+// watch opens a watch. If the watch begins with all objects, watch passes them to the copies. Then the
 // first event that the caller gets is the bookmark after these objects.
 func (w *kindWatch) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	events, err := w.open(ctx, o)
-	if ctx.Err() == nil && !(w.definition != "" && apierrors.IsNotFound(err)) && !(o.SendInitialEvents != nil && refused(err)) {
+	if ctx.Err() == nil && !w.lacking(err) && !(o.SendInitialEvents != nil && refused(err)) {
 		w.report(err)
 	}
 	if err != nil {
@@ -237,36 +224,39 @@ func (w *kindWatch) initial(ctx context.Context, events *jsonEvents) error {
 	})
 	for name := range deleted {
 		if err == nil {
-			w.cluster.Delete(w.kind, name.Namespace, name.Name)
+			w.copies.Delete(name.Namespace, name.Name)
 		}
 	}
 	return err
 }
 
+// kindStore is the store of a kindWatch's Reflector.
+type kindStore struct{ *kindWatch }
+
 // Add stores an object of an event.
-func (w *kindWatch) Add(obj any) error { return w.Update(obj) }
+func (s kindStore) Add(obj any) error { return s.Update(obj) }
 
 // Update stores a changed object.
-func (w *kindWatch) Update(obj any) error {
+func (s kindStore) Update(obj any) error {
 	o, ok := obj.(*jsonObject)
 	if !ok {
-		return fmt.Errorf("one of the %s is a %T", w.kind, obj)
+		return fmt.Errorf("one of the %s is a %T", s, obj)
 	}
-	return w.cluster.Set(w.kind, o.text)
+	return s.Set(o.text)
 }
 
 // Delete removes a deleted object.
-func (w *kindWatch) Delete(obj any) error {
+func (s kindStore) Delete(obj any) error {
 	if o, ok := obj.(*jsonObject); ok {
-		w.cluster.Delete(w.kind, o.Namespace, o.Name)
+		s.copies.Delete(o.Namespace, o.Name)
 	}
 	return nil
 }
 
-// Replace does nothing, because list and watch have given the objects to the Cluster.
-func (w *kindWatch) Replace([]any, string) error { return nil }
+// Replace does nothing, because list and watch have given the objects to the copies.
+func (kindStore) Replace([]any, string) error { return nil }
 
-// Resync does nothing: the Cluster has the objects.
-func (w *kindWatch) Resync() error { return nil }
+// Resync does nothing: the copies have the objects.
+func (kindStore) Resync() error { return nil }
 
-var _ cache.ReflectorStore = (*kindWatch)(nil)
+var _ cache.ReflectorStore = kindStore{}
