@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
+	"unique"
 
 	"github.com/patchbay-net/patchbay/internal/l4"
 )
@@ -20,6 +22,16 @@ const (
 	labelServiceName = "kubernetes.io/service-name"
 	labelZone        = "topology.kubernetes.io/zone"
 )
+
+// parseTrigger reads the annotation that says when a change of a Service or a pod was seen that changed a slice. The zero time
+// means that it is not known.
+func parseTrigger(text string) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
 
 // defaultAffinity is the API's default of clientIP.timeoutSeconds.
 const defaultAffinity = 10800
@@ -118,7 +130,12 @@ func (o *apiService) affinity() uint32 {
 }
 
 type apiSlice struct {
-	Metadata    apiMetadata
+	Metadata struct {
+		apiMetadata
+		Annotations struct {
+			Trigger string `json:"endpoints.kubernetes.io/last-change-trigger-time"`
+		}
+	}
 	AddressType string
 	Ports       []struct {
 		Name     *string
@@ -139,6 +156,7 @@ func ParseSlice(text []byte) (Slice, error) {
 	var o apiSlice
 	err := json.Unmarshal(text, &o)
 	s := Slice{Name: o.Metadata.Name, Service: Name{o.Metadata.Namespace, o.Metadata.Labels[labelServiceName]}, IPv6: o.AddressType == "IPv6"}
+	s.Triggered = parseTrigger(o.Metadata.Annotations.Trigger)
 	_, s.Headless = o.Metadata.Labels[labelHeadless]
 	for _, p := range o.Ports {
 		proto, unknown := l4.Parse(p.Protocol)
@@ -170,7 +188,7 @@ func (o *apiSlice) endpoints(ipv6 bool) (list []SliceEndpoint) {
 		}
 		c := e.Conditions
 		list = append(list, SliceEndpoint{
-			Address: addr, Node: e.NodeName, Ready: or(c.Ready, true), Serving: or(c.Serving, true), Terminating: or(c.Terminating, false),
+			Address: addr, Node: unique.Make(e.NodeName).Value(), Ready: or(c.Ready, true), Serving: or(c.Serving, true), Terminating: or(c.Terminating, false),
 			ForZones: names(e.Hints.ForZones), ForNodes: names(e.Hints.ForNodes),
 		})
 	}

@@ -5,6 +5,7 @@ package services
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/l4"
 )
@@ -79,6 +80,9 @@ type Slice struct {
 	IPv6      bool
 	Ports     []SlicePort     // those with a name (it may be "") and a number
 	Endpoints []SliceEndpoint // those with an address of the slice's family
+
+	// Triggered is when a change of a Service or a pod was seen that changed the slice; zero: not known. It changes no program.
+	Triggered time.Time `json:"-"`
 }
 
 // SlicePort is a port that all endpoints of a slice have.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/patchbay-net/patchbay/daemons/internal/losses"
 	"github.com/patchbay-net/patchbay/internal/resident"
@@ -41,6 +42,7 @@ type Problem struct{ Object, Text string }
 // different kinds may run at the same time.
 type Cluster struct {
 	node    string
+	started time.Time
 	changed chan struct{} // has room for one signal
 
 	mu      sync.Mutex
@@ -48,12 +50,17 @@ type Cluster struct {
 	follows *losses.Table
 	wrong   [kinds]map[services.Name]string
 	due     changes
+	pending time.Time      // of the first change that is due, once each kind has been listed; zero: none is
+	working time.Time      // the same of those that Follow is putting in force, or could not
+	untold  []time.Time    // triggers of changes that could not be put in force
+	saved   bool           // it has the objects of an earlier run
 	state   services.State // the last one; only Follow writes to it
 }
 
 // New returns the copy of a node's agent. It has no object.
 func New(node string, o services.Options) *Cluster {
-	c := &Cluster{node: node, changed: make(chan struct{}, 1), objects: newObjects(), due: changes{all: true}}
+	c := &Cluster{node: node, started: time.Now(), changed: make(chan struct{}, 1), objects: newObjects(), due: newChanges()}
+	c.due.all = true
 	c.follows = losses.New(Services, EndpointSlices, Nodes, ServiceCIDRs)
 	c.state = services.State{Options: o, Services: make(map[services.Name]*services.Service), Slices: make(map[services.Name][]*services.Slice)}
 	for k := range c.wrong {
@@ -149,10 +156,33 @@ func (c *Cluster) change(do func()) {
 	c.mu.Lock()
 	do()
 	due := !c.due.empty()
+	if due && c.pending.IsZero() && c.follows.Complete() {
+		c.pending = time.Now()
+	}
 	c.mu.Unlock()
 	if due {
 		resident.Signal(c.changed)
 	}
+}
+
+// Pending returns since when a change waits that is not in force. If none does, it returns the zero time.
+func (c *Cluster) Pending() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.working.IsZero() {
+		return c.working
+	}
+	return c.pending
+}
+
+// Count returns how many Services and endpoints are known. An endpoint of two slices counts twice.
+func (c *Cluster) Count() (services, endpoints int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.objects.slices {
+		endpoints += len(s.Endpoints)
+	}
+	return len(c.objects.services), endpoints
 }
 
 // Problems returns the objects that cannot be read as a whole, sorted.

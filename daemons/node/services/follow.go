@@ -5,6 +5,7 @@ package services
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -18,6 +19,9 @@ import (
 type Changed struct {
 	All   bool            // anything may, so compile everything
 	Names []services.Name // of the Services that do otherwise, sorted
+
+	// Triggers are the times of what changed endpoints since this agent started (services.Slice.Triggered).
+	Triggers []time.Time
 }
 
 func (c Changed) empty() bool { return !c.All && len(c.Names) == 0 }
@@ -27,16 +31,17 @@ type changes struct {
 	any   bool // a kind was listed first
 	all   bool
 	names map[services.Name]bool
+
+	triggers map[services.Name][]time.Time // of slices, by their Service
+}
+
+func newChanges() changes {
+	return changes{names: make(map[services.Name]bool), triggers: make(map[services.Name][]time.Time)}
 }
 
 func (c *changes) empty() bool { return !c.any && !c.all && len(c.names) == 0 }
 
-func (c *changes) note(name services.Name) {
-	if c.names == nil {
-		c.names = make(map[services.Name]bool)
-	}
-	c.names[name] = true
-}
+func (c *changes) note(name services.Name) { c.names[name] = true }
 
 // Follow calls the function do with the state after each burst of changes, until ctx ends. The function must not use the state after it
 // returns. The first call comes when each kind has been listed once, and is for all. If the function fails, Follow calls it again for all at the
@@ -49,22 +54,29 @@ func (c *Cluster) Follow(ctx context.Context, w burst.Wait, before func(), do fu
 		began := time.Now()
 		before()
 		changed, complete := c.next()
-		if !complete || changed.empty() {
-			continue // the list of another kind will be a change; or the last state had it already
+		if !complete {
+			continue // the list of another kind will be a change
 		}
-		err := do(&c.state, changed)
-		if err != nil {
-			c.again()
+		var err error
+		if !changed.empty() { // else the last state had it already
+			err = do(&c.state, changed)
 		}
+		c.done(changed, err)
 		b.Note(err, began)
 	}
 }
 
-// again makes the next state one for all. It gives no signal, because the next try waits.
-func (c *Cluster) again() {
+// done notes how putting changes in force ended. After a failure the next state is one for all; done gives no signal, because the next try
+// waits.
+func (c *Cluster) done(changed Changed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err == nil {
+		c.working = time.Time{}
+		return
+	}
 	c.due.all = true
+	c.untold = append(c.untold, changed.Triggers...)
 }
 
 // next brings the state up to date. It does nothing until each kind has been listed once.
@@ -85,8 +97,24 @@ func (c *Cluster) next() (changed Changed, complete bool) {
 		s.Node, s.Addresses, s.CIDRs = o.node, o.addresses, o.ranges()
 		changed.Names = nil
 	}
-	c.due = changes{}
+	changed.Triggers, c.untold = slices.AppendSeq(c.untold, times(c.due.triggers)), nil
+	if c.working.IsZero() {
+		c.working = c.pending
+	}
+	c.due, c.pending = newChanges(), time.Time{}
 	return changed, true
+}
+
+func times(lists map[services.Name][]time.Time) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		for _, list := range lists {
+			for _, at := range list {
+				if !yield(at) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func put[V any](m map[services.Name]V, name services.Name, value V, keep bool) {

@@ -68,6 +68,8 @@ type followed struct {
 	calls []string
 	state *services.State
 	err   error
+
+	triggers []time.Time
 }
 
 // heard returns the calls since the last time.
@@ -98,7 +100,7 @@ func follow(t *testing.T, test func(f *followed)) {
 			f.Follow(ctx, wait, func() {}, func(s *services.State, c Changed) error {
 				f.lock.Lock()
 				defer f.lock.Unlock()
-				f.calls, f.state = append(f.calls, fmt.Sprint(c)), s
+				f.calls, f.state, f.triggers = append(f.calls, fmt.Sprintf("{%v %v}", c.All, c.Names)), s, append(f.triggers, c.Triggers...)
 				return f.err
 			})
 		}()
@@ -197,6 +199,71 @@ func TestFails(t *testing.T) {
 		f.fails(nil)
 		time.Sleep(2 * resident.RetryMost)
 		f.expect("the last try", "{true []}")
+	})
+}
+
+// A time of what changed endpoints is told once, when the change is in force. Those of before the agent's start are not told.
+func TestTriggers(t *testing.T) {
+	follow(t, func(f *followed) {
+		f.list()
+		at := func(d time.Duration, addr string) string {
+			text := slice("e1", "s1", "", addr)
+			return strings.Replace(text, `"labels"`, fmt.Sprintf(`"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":%q},"labels"`, f.started.Add(d).Format(time.RFC3339Nano)), 1)
+		}
+		told := func(about string, want ...time.Duration) {
+			t.Helper()
+			time.Sleep(2 * resident.RetryMost)
+			f.heard()
+			f.lock.Lock()
+			defer f.lock.Unlock()
+			var got []time.Duration
+			for _, at := range f.triggers {
+				got = append(got, at.Sub(f.started))
+			}
+			if f.triggers = nil; !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", about, got, want)
+			}
+		}
+		must(t, f.Set(EndpointSlices, []byte(at(-time.Second, "10.244.1.2"))))
+		told("before the start")
+		must(t, f.Set(EndpointSlices, []byte(at(time.Second, "10.244.1.2"))))
+		told("a time alone")
+		must(t, f.Set(EndpointSlices, []byte(at(2*time.Second, "10.244.1.3"))))
+		must(t, f.Set(EndpointSlices, []byte(at(3*time.Second, "10.244.1.4"))))
+		told("two changes", 2*time.Second, 3*time.Second)
+		must(t, f.Set(EndpointSlices, []byte(at(4*time.Second, "10.244.1.5"))))
+		f.Delete(EndpointSlices, "shop", "e1")
+		told("a change and a deletion")
+	})
+}
+
+// A change is pending until it is in force.
+func TestPending(t *testing.T) {
+	follow(t, func(f *followed) {
+		must(t, f.Set(Services, []byte(service("s9", ""))))
+		if at := f.Pending(); !at.IsZero() {
+			t.Errorf("before the lists: since %v", at)
+		}
+		f.list()
+		if at := f.Pending(); !at.IsZero() {
+			t.Errorf("all is in force: since %v", at)
+		}
+		f.fails(errors.New("the kernel refuses"))
+		since := time.Now()
+		for range 3 {
+			must(t, f.Set(Services, []byte(service("s3", ""))))
+			f.Delete(Services, "shop", "s3")
+			time.Sleep(resident.RetryMost)
+			if at := f.Pending(); !at.Equal(since) {
+				t.Errorf("since %v, want %v", at, since)
+			}
+		}
+		f.fails(nil)
+		time.Sleep(2 * resident.RetryMost)
+		f.heard()
+		if at := f.Pending(); !at.IsZero() {
+			t.Errorf("after the last try: since %v", at)
+		}
 	})
 }
 

@@ -77,7 +77,7 @@ func (c *Cluster) putSlice(name services.Name, s *services.Slice) {
 	o := &c.objects
 	have := o.slices[name]
 	switch needless := s.Headless || s.Service.Name == ""; {
-	case have != nil && !needless && reflect.DeepEqual(have, s):
+	case have != nil && !needless && equalSlices(have, s):
 		return
 	case have != nil:
 		c.removeSlice(name, have)
@@ -93,6 +93,16 @@ func (c *Cluster) putSlice(name services.Name, s *services.Slice) {
 	}
 	o.byService[s.Service][s.Name] = s
 	c.due.note(s.Service)
+	if s.Triggered.After(c.started) { // what was before, this agent could not do sooner
+		c.due.triggers[s.Service] = append(c.due.triggers[s.Service], s.Triggered)
+	}
+}
+
+// equalSlices compares what counts.
+func equalSlices(a, b *services.Slice) bool {
+	same := *b
+	same.Triggered = a.Triggered
+	return reflect.DeepEqual(a, &same)
 }
 
 func (c *Cluster) removeSlice(name services.Name, s *services.Slice) {
@@ -120,6 +130,7 @@ func (c *Cluster) remove(k Kind, name services.Name) {
 	case EndpointSlices:
 		if s := o.slices[name]; s != nil {
 			c.removeSlice(name, s)
+			delete(c.due.triggers, s.Service) // its time is that of an earlier change
 		}
 	case ServiceCIDRs:
 		if _, ok := o.cidrs[name]; ok {

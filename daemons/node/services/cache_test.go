@@ -1,0 +1,119 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/services"
+)
+
+// saved returns what a Cluster with some objects saves.
+func saved(t *testing.T, c *Cluster) []byte {
+	t.Helper()
+	c.SetAddresses([]netip.Addr{netip.MustParseAddr("172.16.0.1")})
+	must(t, c.Replace(Services, listOf(service("s1", `,"externalIPs":["192.0.2.1"],"sessionAffinity":"ClientIP"`), service("s2", ""))))
+	must(t, c.Replace(EndpointSlices, listOf(slice("e1", "s1", "", "10.244.1.1"), slice("e2", "s1", "", "10.244.1.2"), slice("e3", "s2", "", "10.244.1.3"))))
+	must(t, c.Replace(Nodes, listOf(node("n1", ""))))
+	must(t, c.Replace(ServiceCIDRs, listOf(cidr("10.96.0.0/16"))))
+	var out bytes.Buffer
+	must(t, c.Save(&out))
+	return out.Bytes()
+}
+
+// What was saved gives the state that its writer had. The lists that follow are no change if they have the same objects.
+func TestSave(t *testing.T) {
+	c := New("n1", services.Options{})
+	if err := c.Save(io.Discard); err == nil {
+		t.Error("it saves what was not listed")
+	}
+	data := saved(t, c)
+	if again := saved(t, c); !bytes.Equal(data, again) {
+		t.Error("the same objects are saved in another way")
+	}
+	c.next()
+	fresh := New("n1", services.Options{})
+	if _, ok := fresh.Known(); ok {
+		t.Error("a Cluster without objects knows some")
+	}
+	must(t, fresh.Restore(bytes.NewReader(data)))
+	fresh.SetAddresses([]netip.Addr{netip.MustParseAddr("172.16.0.1")})
+	s, ok := fresh.Known()
+	if !ok || !reflect.DeepEqual(s, c.state) {
+		t.Errorf("restored\n%+v\nwant\n%+v", s, c.state)
+	}
+	if _, complete := fresh.next(); complete {
+		t.Error("what was saved counts as listed")
+	}
+	first := fresh.objects.slices[services.Name{Namespace: "shop", Name: "e1"}]
+	saved(t, fresh)
+	if fresh.next(); !reflect.DeepEqual(fresh.state, c.state) {
+		t.Errorf("listed\n%+v\nwant\n%+v", fresh.state, c.state)
+	}
+	if fresh.objects.slices[services.Name{Namespace: "shop", Name: "e1"}] != first {
+		t.Error("a list of the same objects replaces them")
+	}
+}
+
+// A file that cannot be used changes nothing.
+func TestDamagedCache(t *testing.T) {
+	data := saved(t, New("n1", services.Options{}))
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	must(t, err)
+	plain, err := io.ReadAll(z)
+	must(t, err)
+	lines := strings.SplitAfter(string(plain), "\n")
+	for about, text := range map[string]string{
+		"another node":     strings.Replace(string(plain), `"Name":"n1"`, `"Name":"n2"`, 1),
+		"another schema":   strings.Replace(string(plain), `"Schema":1`, `"Schema":2`, 1),
+		"a missing line":   strings.Join(lines[:len(lines)-2], ""),
+		"no object":        lines[0] + "{}\n" + strings.Join(lines[2:], ""),
+		"half an object":   string(plain[:len(plain)-9]),
+		"nothing":          "",
+		"no compression":   "-",
+		"half of the file": "/",
+	} {
+		var out bytes.Buffer
+		z := gzip.NewWriter(&out)
+		z.Write([]byte(text)) //nolint:errcheck // a buffer
+		z.Close()             //nolint:errcheck // a buffer
+		file := out.Bytes()
+		switch text {
+		case "-":
+			file = plain
+		case "/":
+			file = data[:len(data)/2]
+		}
+		c := New("n1", services.Options{})
+		err := c.Restore(bytes.NewReader(file))
+		if _, ok := c.Known(); err == nil || ok || len(c.objects.services) > 0 {
+			t.Errorf("%s: %v, and %d Services", about, err, len(c.objects.services))
+		}
+	}
+}
+
+// The format does not change without another schema.
+func TestCacheFormat(t *testing.T) {
+	z, err := gzip.NewReader(bytes.NewReader(saved(t, New("n1", services.Options{}))))
+	must(t, err)
+	plain, err := io.ReadAll(z)
+	must(t, err)
+	const want = `{"Schema":1,"Objects":5,"Node":{"Name":"n1","Zone":"","Addresses":["172.16.0.1"],"Pods":["10.244.1.0/24"]},"CIDRs":{"kubernetes":["10.96.0.0/16"]}}
+{"Service":{"Name":{"Namespace":"shop","Name":"s1"},"ProxyName":null,"Type":"ClusterIP","ClusterIPs":["10.96.0.49"],"ExternalIPs":["192.0.2.1"],"Balancers":null,"Sources":null,"Restricted":false,"Ports":[{"Name":"","Protocol":6,"Number":80,"NodePort":0}],"InternalLocal":false,"ExternalLocal":false,"Affinity":10800,"HealthCheckNodePort":0}}
+`
+	if !strings.HasPrefix(string(plain), want) {
+		t.Errorf("got\n%s\nwant\n%s: if a field has changed, change cacheSchema, and the text here", plain, want)
+	}
+	const slice = `{"Slice":{"Name":"e1","Service":{"Namespace":"shop","Name":"s1"},"Headless":false,"IPv6":false,"Ports":[{"Name":"","Protocol":6,"Number":8080}],"Endpoints":[{"Address":"10.244.1.1","Node":"","Ready":true,"Serving":true,"Terminating":false,"ForZones":null,"ForNodes":null}]}}
+`
+	if !strings.Contains(string(plain), slice) {
+		t.Errorf("got\n%s\nwant\n%s: if a field has changed, change cacheSchema, and the text here", plain, slice)
+	}
+}
