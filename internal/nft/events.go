@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Touch is how a transaction changed the network policies in our table.
+// Touch is how a transaction changed the network policies in our table, or the table of Services.
 type Touch int
 
-// Package internal/policy/enforce changes the revision, too, when it changes them.
+// Packages internal/policy/enforce and internal/services/enforce change the revision, too, when they change something.
 const (
 	TouchClosed   Touch = iota // an ADD closed a pod
 	TouchRevision              // it changed the revision
@@ -27,6 +27,17 @@ const (
 // WatchPolicies calls touched after each transaction that changed the network policies, even one of
 // this process, until ctx ends. It calls ready when it has begun to watch.
 func WatchPolicies(ctx context.Context, ready func(), touched func(Touch)) error {
+	return watch(ctx, touches{table: TableName, judge: (*touches).policies}, ready, touched)
+}
+
+// WatchServices does the same for transactions that changed the table of Services. What clients with affinity remember is no
+// change of it.
+func WatchServices(ctx context.Context, ready func(), touched func(Touch)) error {
+	return watch(ctx, touches{table: ServicesTable, judge: (*touches).services}, ready, touched)
+}
+
+// watch collects the messages of each transaction in t, which is empty.
+func watch(ctx context.Context, t touches, ready func(), touched func(Touch)) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return fmt.Errorf("watch nftables: %w", err)
@@ -42,14 +53,13 @@ func WatchPolicies(ctx context.Context, ready func(), touched func(Touch)) error
 		return fmt.Errorf("watch nftables: %w", err)
 	}
 	ready()
-	var t touches
 	for {
 		msgs, err := c.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			t = touches{}
+			t.changed = changed{}
 			touched(TouchMissed)
 			continue
 		case err != nil:
@@ -63,13 +73,19 @@ func WatchPolicies(ctx context.Context, ready func(), touched func(Touch)) error
 	}
 }
 
-// eventBuffer has room, in bytes, for the events of a large change of policies.
+// eventBuffer has room, in bytes, for the events of a large change.
 const eventBuffer = 4 << 20
 
 // touches collects the messages of one transaction. The last one is NFT_MSG_NEWGEN.
-type touches struct{ closed, revision, other bool }
+type touches struct {
+	table string
+	judge func(t *touches, kind int, element bool, object string) // notes what a message about an object of the table means
+	changed
+}
 
-// add adds a message. ok is true if it ends a transaction that changed policies.
+type changed struct{ closed, revision, other bool }
+
+// add adds a message. ok is true if it ends a transaction that changed something.
 func (t *touches) add(m netlink.Message) (how Touch, ok bool) {
 	const types = 1<<8 - 1
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
@@ -80,8 +96,8 @@ func (t *touches) add(m netlink.Message) (how Touch, ok bool) {
 		t.note(kind, m)
 		return 0, false
 	}
-	was := *t
-	*t = touches{}
+	was := t.changed
+	t.changed = changed{}
 	switch {
 	case was.closed:
 		return TouchClosed, true
@@ -94,13 +110,14 @@ func (t *touches) add(m netlink.Message) (how Touch, ok bool) {
 // note looks at which object a message changes.
 func (t *touches) note(kind int, m netlink.Message) {
 	a, err := message(m)
-	if err != nil || m.Data[0] != unix.NFPROTO_INET || a.Text(unix.NFTA_TABLE_NAME) != TableName {
+	if err != nil || m.Data[0] != unix.NFPROTO_INET || a.Text(unix.NFTA_TABLE_NAME) != t.table {
 		return
 	}
 	var name string
 	switch kind {
 	case unix.NFT_MSG_DELTABLE:
 		t.other = true
+		return
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
 		name = a.Text(unix.NFTA_CHAIN_NAME)
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
@@ -109,8 +126,13 @@ func (t *touches) note(kind int, m netlink.Message) {
 		name = a.Text(unix.NFTA_SET_NAME) // of elements, NFTA_SET_ELEM_LIST_SET is the same number
 	case unix.NFT_MSG_NEWOBJ, unix.NFT_MSG_DELOBJ:
 		name = a.Text(unix.NFTA_OBJ_NAME)
+	default:
+		return
 	}
-	element := kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM
+	t.judge(t, kind, kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM, name)
+}
+
+func (t *touches) policies(kind int, element bool, name string) {
 	closed := ClosedSets()
 	switch {
 	case element && slices.Contains(slices.Concat(closed[0][:], closed[1][:]), name):
@@ -122,6 +144,16 @@ func (t *touches) note(kind int, m netlink.Message) {
 	case element && name == SetPolicy:
 		t.revision = t.revision || kind == unix.NFT_MSG_NEWSETELEM
 	case OfPolicies(name):
+		t.other = true
+	}
+}
+
+func (t *touches) services(kind int, element bool, name string) {
+	switch {
+	case element && (name == AffinityMap(false) || name == AffinityMap(true)):
+	case element && name == setRevision && kind == unix.NFT_MSG_NEWSETELEM:
+		t.revision = true
+	default:
 		t.other = true
 	}
 }
