@@ -56,20 +56,20 @@ func TestPoliciesThatHang(t *testing.T) {
 	release, err := durable.Lock(t.Context(), filepath.Join(n.paths.Run, "nft.lock"))
 	must(t, err)
 	l.policy("web", forWeb)
-	l.await("a program that waits", func() bool { return n.busy.Load() != 0 && n.running() > 2*time.Second })
-	n.busy.Add(-int64(2 * health.HungAfter / time.Second))
+	l.await("a program that waits", func() bool { return n.busy.since.Load() != 0 && n.busy.running() > 2*time.Second })
+	n.busy.since.Add(-int64(2 * health.HungAfter / time.Second))
 	if err := l.Healthy(); err == nil || !strings.Contains(err.Error(), "the agent hangs") {
 		t.Error(err)
 	}
 	var took float64
 	_, rest, _ := strings.Cut(httpRecorder(l.Handler(), "/metrics"), "\npatchbay_node_policy_program_running_seconds ")
-	if _, err := fmt.Sscan(rest, &took); err != nil || took < health.HungAfter.Seconds() || n.running() == 0 {
-		t.Errorf("the metric says %v s, %v; the program runs for %v", took, err, n.running())
+	if _, err := fmt.Sscan(rest, &took); err != nil || took < health.HungAfter.Seconds() || n.busy.running() == 0 {
+		t.Errorf("the metric says %v s, %v; the program runs for %v", took, err, n.busy.running())
 	}
 	release()
 	l.awaitJudged(webAddr, true)
-	l.await("no program", func() bool { return n.running() == 0 && l.Healthy() == nil })
-	n.busy.Store(time.Now().Add(-2 * health.HungAfter).Unix())
+	l.await("no program", func() bool { return n.busy.running() == 0 && l.Healthy() == nil })
+	n.busy.since.Store(time.Now().Add(-2 * health.HungAfter).Unix())
 	resident.Signal(l.said)
 	l.reports("AgentHangs")
 }

@@ -35,7 +35,7 @@ func newMetrics(a *Agent) *metrics {
 
 // watch adds the metrics of network policies.
 func (m *metrics) watch(n *networkPolicy) {
-	m.Register(n.status.programs, n.status.duration, n.status.transaction, n.status.errors, n.status.touches, policyCollector{n})
+	m.Register(append(n.status.collectors(), policyCollector{n})...)
 }
 
 var errNoState = errors.New("nothing is known of this node yet: the API server has not answered, and no earlier answer is saved")

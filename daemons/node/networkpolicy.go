@@ -6,14 +6,12 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/patchbay-net/patchbay/daemons/internal/burst"
-	"github.com/patchbay-net/patchbay/daemons/internal/fabric/health"
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -50,18 +48,9 @@ func (c NetworkPolicy) enforcement() enforce.Options {
 // while others change.
 var collect = burst.Wait{Shortest: 20 * time.Millisecond, Longest: 80 * time.Millisecond, Rest: 1, Credit: 500 * time.Millisecond}
 
-const (
-	// compareEvery is how often the whole kernel state is compared, although the kernel tells changes.
-	compareEvery = 5 * reconcileEvery
-
-	// restoreEvery is the shortest time between two answers to changes of another program, so that two
-	// programs that disagree do not keep the processor busy.
-	restoreEvery = 500 * time.Millisecond
-
-	// cutEvery is the shortest time between two reads of the connections that policies deny now: a busy node has
-	// hundreds of thousands of connections. The policies themselves do not wait.
-	cutEvery = time.Second
-)
+// cutEvery is the shortest time between two reads of the connections that policies deny now: a busy node has
+// hundreds of thousands of connections. The policies themselves do not wait.
+const cutEvery = time.Second
 
 // networkPolicy keeps network policies in force on this node: it follows the API's objects, and writes
 // the mirror for ADDs and the kernel's rules.
@@ -76,7 +65,7 @@ type networkPolicy struct {
 	ready   atomic.Bool   // the mirror has been written
 	writing sync.Mutex    // the mirror is being written
 	uncut   chan struct{} // signals that connections may have to end
-	busy    atomic.Int64  // since when a program is being put in force, in seconds since 1970; 0: none is
+	busy    busy
 
 	sync           func(paths.Paths, []string) error            // of the mirror
 	cutConnections func(*enforce.Cut, func(*enforce.Cut)) error // ends connections in the kernel's table
@@ -92,7 +81,7 @@ type networkPolicy struct {
 	fw       *nft.Conn
 	enforcer *enforce.Enforcer
 	compare  bool // the next program reads what the kernel has
-	restored time.Time
+	restored pace
 	began    bool            // a program was loaded
 	inForce  func()          // gives up the lock on policymirror.InForce; nil before the first program
 	loaded   *policy.Program // in force; nil: not known
@@ -203,8 +192,7 @@ func (n *networkPolicy) moved() (bool, error) {
 // kernel does not decide by the old state.
 func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	began := time.Now()
-	n.busy.Store(began.Unix())
-	defer n.busy.Store(0)
+	defer n.busy.begin(began)()
 	d := n.programs.Decider(s)
 	n.writing.Lock()
 	files, mirrored := policymirror.Put(n.paths, d)
@@ -225,24 +213,8 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	return errors.Join(mirrored, loaded)
 }
 
-// running returns for how long a program has been put in force, or 0.
-func (n *networkPolicy) running() time.Duration {
-	since := n.busy.Load()
-	if since == 0 {
-		return 0
-	}
-	return time.Since(time.Unix(since, 0))
-}
-
-// hangs returns an error if the kernel, or another agent with its lock, keeps a change waiting for so long that a
-// new process may do better.
-func (n *networkPolicy) hangs() error {
-	took := n.running()
-	if took <= health.HungAfter {
-		return nil
-	}
-	return fmt.Errorf("the agent hangs: it has been putting network policies in force since %s: see that no other agent runs on this node, and delete the agent's pod to restart it", time.Now().Add(-took).UTC().Format(time.RFC3339))
-}
+// hangs returns an error if a program hangs.
+func (n *networkPolicy) hangs() error { return n.busy.hangs("network policies") }
 
 // hold tells ADDs that a program is in force.
 func (n *networkPolicy) hold(ctx context.Context) (err error) {
@@ -317,37 +289,21 @@ func (n *networkPolicy) restore(ctx context.Context) {
 	if !n.began {
 		n.status.failed(reclose(ctx, n.paths, n.fw))
 	}
-	pause := restoreEvery - time.Since(n.restored)
-	n.restored = time.Now().Add(max(pause, 0))
+	pause := n.restored.next()
 	n.mu.Unlock()
-	if pause > 0 {
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-	}
+	clock.Sleep(ctx, pause)
 	n.cluster.Wake()
 }
 
 // tick compares everything now and then, until ctx ends.
 func (n *networkPolicy) tick(ctx context.Context) {
-	status, compare := time.NewTicker(reconcileEvery), time.NewTicker(compareEvery)
-	defer status.Stop()
-	defer compare.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-status.C:
-			n.status.tell()
-			n.status.bypassed()
-			if moved, _ := n.moved(); moved { // the next program tells an error
-				n.cluster.Wake()
-			}
-		case <-compare.C:
-			n.restore(ctx)
+	regularly(ctx, func() {
+		n.status.tell()
+		n.status.bypassed()
+		if moved, _ := n.moved(); moved { // the next program tells an error
+			n.cluster.Wake()
 		}
-	}
+	}, func() { n.restore(ctx) })
 }
 
 // drops returns how many packets each policy denied. While a program is put in force, drops returns the former

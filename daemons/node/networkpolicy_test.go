@@ -276,9 +276,9 @@ func (l *policyLab) rest() {
 	l.await("rest", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		rested := time.Since(n.restored) > 2*collect.Longest
+		rested := time.Since(n.restored.last) > 2*collect.Longest
 		if rested {
-			n.restored = time.Time{}
+			n.restored = pace{}
 		}
 		return rested
 	})

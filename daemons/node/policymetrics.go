@@ -10,25 +10,10 @@ import (
 const policySpace = space + "_policy"
 
 func newPolicyStatus(a *Agent) *policyStatus {
-	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: policySpace, Name: name, Help: help}, labels)
-	}
 	return &policyStatus{
 		trouble: &a.trouble, self: a.opts.Node,
-		follows:  following{trouble: &a.trouble, reason: policyUnfollowed, blind: "network policies", asks: a.metrics.apiErrors},
-		programs: counters("programs_total", "Programs of network policies that were made, each after a burst of changes.", "result"),
-		errors:   counters("errors_total", "Errors of a part of such a program: mirror, kernel or records.", "part"),
-		touches: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: policySpace, Name: "foreign_changes_total", Help: "Changes of the kernel's policies that another program made, and this one took back.",
-		}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: policySpace, Name: "program_duration_seconds", Help: "Time to compile such a program and to put it in force.",
-			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12), //nolint:mnd // 5 ms to 10 s
-		}),
-		transaction: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: policySpace, Name: "transaction_duration_seconds", Help: "Time of one of such a program's nftables transactions.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 12), //nolint:mnd // 0.5 ms to 1 s
-		}),
+		programCounts: countPrograms(policySpace, "network policies", "mirror, kernel or records"),
+		follows:       following{trouble: &a.trouble, reason: policyUnfollowed, blind: "network policies", asks: a.metrics.apiErrors},
 	}
 }
 
@@ -65,7 +50,7 @@ func (c policyCollector) Collect(out chan<- prometheus.Metric) {
 		at = float64(p.at.Unix())
 	}
 	gauge(policyDesc("program_timestamp_seconds", "When the program that is in force was made; 0: there is none."), at)
-	gauge(policyDesc("program_running_seconds", "For how long the agent has been putting a program in force; 0: it is not."), c.running().Seconds())
+	gauge(policyDesc("program_running_seconds", "For how long the agent has been putting a program in force; 0: it is not."), c.busy.running().Seconds())
 	gauge(policyDesc("pods", "Pods of this node, with other containers to which policies apply."), float64(p.pods))
 	gauge(policyDesc("selecting", "Policies that select pods of this node."), float64(p.policies))
 	gauge(policyDesc("problems", "Objects of the cluster that are not understood, and so close something."), float64(len(p.problems)))

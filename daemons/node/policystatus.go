@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
@@ -39,9 +38,6 @@ const (
 	// may come later than its ADD.
 	settled = 30 * time.Second
 
-	// manyTouches is how often in a minute other programs must change policies to be a problem.
-	manyTouches = 3
-
 	// mostBroken limits the problems in a text.
 	mostBroken = 10
 )
@@ -52,17 +48,13 @@ type policyStatus struct {
 	self    string
 	cluster *policies.Cluster
 
-	programs    *prometheus.CounterVec
-	duration    prometheus.Histogram
-	transaction prometheus.Histogram
-	errors      *prometheus.CounterVec
-	touches     prometheus.Counter
-	follows     following
+	programCounts
+	follows  following
+	disputes disputes
 
 	mu      sync.Mutex
 	program *programStatus
 	since   map[policy.Problem]time.Time
-	changes []time.Time // touches of other programs within a minute
 }
 
 // programStatus is what metrics and Events say about the last program.
@@ -78,15 +70,7 @@ func (s *policyStatus) failed(err error) { s.trouble.set(policyFailed, err) }
 
 // made stores the result of a program.
 func (s *policyStatus) made(p *policy.Program, took time.Duration, mirrored, loaded, records error) {
-	result := "success"
-	for part, err := range map[string]error{"mirror": mirrored, "kernel": loaded, "records": records} {
-		if err != nil {
-			s.errors.WithLabelValues(part).Inc()
-			result = "failure"
-		}
-	}
-	s.programs.WithLabelValues(result).Inc()
-	s.duration.Observe(took.Seconds())
+	s.count(took, map[string]error{"mirror": mirrored, "kernel": loaded, "records": records})
 	s.failed(errors.Join(mirrored, loaded, records))
 	now := summary(p, s.cluster.Problems(), s.self)
 	s.mu.Lock()
@@ -147,9 +131,7 @@ func (s *policyStatus) bypassed() {
 // touched counts a change of another program.
 func (s *policyStatus) touched() {
 	s.touches.Inc()
-	s.mu.Lock()
-	s.changes = append(s.changes, time.Now())
-	s.mu.Unlock()
+	s.disputes.note()
 	s.tell()
 }
 
@@ -157,10 +139,10 @@ func (s *policyStatus) touched() {
 // another program changes.
 func (s *policyStatus) tell() {
 	s.mu.Lock()
-	broken, changed := s.broken(time.Now()), s.fought(time.Now())
+	broken := s.broken(time.Now())
 	s.mu.Unlock()
 	s.trouble.set(policyBroken, broken)
-	s.trouble.set(policyChanged, changed)
+	s.trouble.set(policyChanged, s.fought())
 }
 
 // broken returns the objects that concern pods of this node and are not understood.
@@ -208,9 +190,8 @@ func isPolicy(p policy.Problem) bool {
 }
 
 // fought returns an error if other programs change the policies again and again.
-func (s *policyStatus) fought(now time.Time) error {
-	s.changes = slices.DeleteFunc(s.changes, func(at time.Time) bool { return now.Sub(at) > reconcileEvery })
-	if len(s.changes) < manyTouches {
+func (s *policyStatus) fought() error {
+	if !s.disputes.lasts() {
 		return nil
 	}
 	return errors.New("another program changes the network policies in the table inet patchbay again and again, and each time the agent puts them back: " +

@@ -72,7 +72,7 @@ func TestReportHangs(t *testing.T) {
 	l := running(t, n2, 1, 2)
 	l.reports("")
 	l.await("a report of AgentHangs", func() bool {
-		l.policy.busy.Store(time.Now().Add(-2 * health.HungAfter).Unix()) // again, because a program may still end
+		l.policy.busy.since.Store(time.Now().Add(-2 * health.HungAfter).Unix()) // again, because a program may still end
 		resident.Signal(l.said)
 		time.Sleep(resident.Settle(0))
 		return l.hasReport("AgentHangs")
