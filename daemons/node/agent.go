@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/daemons/internal/fabric"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
+	"github.com/patchbay-net/patchbay/daemons/node/services"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -47,6 +49,7 @@ type Options struct {
 	Egress bool
 
 	NetworkPolicy NetworkPolicy
+	Services      Services
 
 	// Install copies the plugins to the runtime's directory. If it is nil, the agent does not
 	// install them.
@@ -69,6 +72,8 @@ type Agent struct {
 	exempt  exemptions
 	egress  *egress
 	policy  *networkPolicy
+
+	services *serviceProxy
 
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
@@ -115,7 +120,10 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.policy = newNetworkPolicy(&a.opts, newPolicyStatus(a))
 	a.policy.changed = func() { resident.Signal(a.nodes) }
-	a.metrics.watch(a.policy)
+	a.services = newServiceProxy(&a.opts, newServiceStatus(a))
+	a.services.changed = a.policy.changed
+	a.trouble.set(servicesUnsaved, a.services.recollect())
+	a.metrics.watch(a.policy, a.services)
 	return a, nil
 }
 
@@ -138,6 +146,7 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.report(ctx) })
 	wg.Go(func() { a.egress.run(ctx, a) })
 	wg.Go(func() { a.policy.run(ctx, a) })
+	wg.Go(func() { a.services.run(ctx, a) })
 	wg.Go(func() {
 		fabric.Follow(ctx, a.opts.Fabric, func() { resident.Signal(a.kernel) },
 			func(err error) { a.trouble.set(kernelUnwatched, err) }, func(err error) { a.trouble.set(pathsUnprobed, err) })
@@ -148,9 +157,11 @@ func (a *Agent) Run(ctx context.Context) {
 // followNodes keeps the Nodes up to date.
 func (a *Agent) followNodes(ctx context.Context) {
 	trusted := func() error { return nil } // the mirror has refused other lists
-	a.mirror.source().sharing(a.policy.sees(policies.Nodes), trusted).follow(ctx, &a.api, func(err error) {
+	shared := slices.Concat(a.policy.sees(policies.Nodes), a.services.sees(services.Nodes))
+	a.mirror.source().sharing(shared, trusted).follow(ctx, &a.api, func(err error) {
 		a.asked(err)
 		a.policy.asked(policies.Nodes, err)
+		a.services.asked(services.Nodes, err)
 	})
 }
 
@@ -239,7 +250,7 @@ func (a *Agent) prepare(ctx context.Context, p *plan.Plan, all bool) error {
 		return err
 	}
 	first := !exists(filepath.Join(a.opts.ConfDir, podnet.File))
-	if err := cmp.Or(unsafe, a.policy.admit(first)); err != nil {
+	if err := cmp.Or(unsafe, a.policy.admit(first), a.services.admit(first)); err != nil {
 		return err
 	}
 	p.Network.MTU = mesh.ContainerMTU(uplink, a.opts.Transport, p.Self.Underlay, p.Self.Blocks)

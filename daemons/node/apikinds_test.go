@@ -40,15 +40,17 @@ const otherVersionPath = "/apis/policy.networking.k8s.io/v1beta1/clusternetworkp
 
 func newJSONKinds(s *apiServer) jsonKinds {
 	out := jsonKinds{definitionsPath: {server: s, objects: map[string]string{}}, otherVersionPath: {server: s, objects: map[string]string{}}}
-	for _, w := range policyWatches(nil) {
+	for _, w := range allWatches() {
 		out[w.path] = &jsonKind{server: s, objects: map[string]string{}}
 	}
 	return out
 }
 
-// of returns a kind by its number.
+func allWatches() []*kindWatch { return slices.Concat(policyWatches(nil), serviceWatches(nil)) }
+
+// of returns a kind.
 func (k jsonKinds) of(kind fmt.Stringer) *jsonKind {
-	for _, w := range policyWatches(nil) {
+	for _, w := range allWatches() {
 		if w.String() == kind.String() {
 			return k[w.path]
 		}

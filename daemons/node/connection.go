@@ -131,7 +131,7 @@ func advise(objects string, err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case apierrors.IsUnauthorized(err), strings.Contains(err.Error(), expiredAlert):
-		return fmt.Errorf("the API server refuses this node's credentials: renew the kubeconfig or the ServiceAccount's token; routes and network policies stay: %w", err)
+		return fmt.Errorf("the API server refuses this node's credentials: renew the kubeconfig or the ServiceAccount's token; routes, network policies and Services stay: %w", err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("the agent may not list and watch %s: apply its ClusterRole: %w", objects, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
@@ -139,5 +139,5 @@ func advise(objects string, err error) error {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("credentials are missing: %w", err)
 	}
-	return fmt.Errorf("the API server does not answer as it should; routes and network policies stay, and pods start: %w", err)
+	return fmt.Errorf("the API server does not answer as it should; routes, network policies and Services stay, and pods start: %w", err)
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-// events writes an Event on this Node for each of its problems, and on each policy that pods of this node
-// have and that is not understood. It repeats an Event while the problem lasts.
+// events writes an Event on this Node for each of its problems, on each policy that pods of this node
+// have and that is not understood, and on each Service that cannot work as a whole. It repeats an Event while the problem lasts.
 type events struct {
 	signal chan struct{}
 	sent   map[topic]sent
 }
 
-// topic is what an Event is about: a policy, or this Node, which is empty.
+// topic is what an Event is about: an object, such as a policy, or this Node, which is empty.
 type topic struct {
 	kind, namespace, name string
 	reason                plan.Reason
@@ -49,9 +49,9 @@ const (
 	newEvent    = 5 * time.Minute
 	eventTime   = 10 * time.Second // limits one request
 	longMessage = 1000             // characters; the API server takes 1024
-	longName    = 230              // bytes of a policy's name in the name of an Event, which has at most 253
-	mostTold    = 100              // policies: a user may write as many as he likes
-	mostNew     = 10               // Events of the policies of one namespace within newEvent: each is a request to the API server
+	longName    = 230              // bytes of an object's name in the name of an Event, which has at most 253
+	mostTold    = 100              // objects of a kind of problem: a user may write as many as he likes
+	mostNew     = 10               // Events on the objects of one namespace within newEvent: each is a request to the API server
 )
 
 // wake forgets which Events were sent, and returns the function that makes the loop of tend read the problems at once.
@@ -60,7 +60,7 @@ func (e *events) wake() func() {
 	return func() { resident.Signal(e.signal) }
 }
 
-// due returns the topics that need an Event now, and forgets those that are over. The policies of a namespace get
+// due returns the topics that need an Event now, and forgets those that are over. The objects of a namespace get
 // mostNew Events within newEvent, the others later.
 func (e *events) due(now map[topic]string, at time.Time) (list []topic) {
 	for about, text := range now {
@@ -89,7 +89,7 @@ func (e *events) due(now map[topic]string, at time.Time) (list []topic) {
 
 // of returns whose topic it is: a namespace's, the cluster's or this Node's.
 func (t topic) of() string {
-	if t.kind == policy.KindNetworkPolicy {
+	if t.namespace != "" {
 		return t.namespace
 	}
 	return "/" + t.kind // is no namespace
@@ -101,7 +101,7 @@ func (e *events) tend(ctx context.Context, a *Agent) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
 	for {
-		now := topics(a.trouble.mine(), a.policy.status.brokenPolicies())
+		now := a.topics()
 		for _, about := range e.due(now, time.Now()) {
 			if !e.tell(ctx, a, about, now[about]) {
 				break
@@ -133,22 +133,30 @@ func (e *events) tell(ctx context.Context, a *Agent, about topic, text string) b
 }
 
 // topics returns the topics of the Events to write, with their texts.
+func (a *Agent) topics() map[topic]string {
+	out := topics(a.trouble.mine(), a.policy.status.brokenPolicies())
+	unread, deaf := a.services.status.broken()
+	maps.Copy(out, told(serviceBroken, unread))
+	maps.Copy(out, told(checkFailed, deaf))
+	return out
+}
+
 func topics(mine map[plan.Reason]string, broken []policy.Problem) map[topic]string {
 	out := map[topic]string{}
 	for reason, text := range mine {
 		out[topic{reason: reason}] = text
 	}
-	maps.Copy(out, told(broken))
+	maps.Copy(out, told(policyBroken, broken))
 	return out
 }
 
-// told returns what is wrong with at most mostTold policies. Each namespace gets the same share: a user with many
-// broken policies must not silence others.
-func told(broken []policy.Problem) map[topic]string {
+// told returns what is wrong with at most mostTold objects. Each namespace gets the same share: a user with many
+// broken objects must not silence others.
+func told(reason plan.Reason, broken []policy.Problem) map[topic]string {
 	out := map[topic]string{}
 	texts, namespaces := map[topic]string{}, map[string][]topic{}
 	for _, p := range broken {
-		about := topicOf(p)
+		about := topicOf(reason, p)
 		if texts[about] == "" {
 			namespaces[about.of()] = append(namespaces[about.of()], about)
 		}
@@ -164,8 +172,8 @@ func told(broken []policy.Problem) map[topic]string {
 	return out
 }
 
-func topicOf(p policy.Problem) topic {
-	about := topic{reason: policyBroken}
+func topicOf(reason plan.Reason, p policy.Problem) topic {
+	about := topic{reason: reason}
 	about.kind, about.name, _ = strings.Cut(p.Object, " ")
 	if namespace, name, namespaced := strings.Cut(about.name, "/"); namespaced {
 		about.namespace, about.name = namespace, name
@@ -209,15 +217,20 @@ func (a *Agent) event(about topic, text string, now time.Time) *corev1.Event {
 	}
 }
 
-// object returns the policy that an Event is about.
+// kindService is a kind of services.Problem.
+const kindService = "service"
+
+// object returns the object that an Event is about.
 func (t topic) object() corev1.ObjectReference {
-	if t.kind == policy.KindNetworkPolicy {
-		return corev1.ObjectReference{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: t.namespace, Name: t.name}
-	}
-	return corev1.ObjectReference{APIVersion: "policy.networking.k8s.io/v1alpha2", Kind: "ClusterNetworkPolicy", Name: t.name}
+	names := map[string][2]string{
+		kindService: {"v1", "Service"}, "node": {"v1", "Node"}, "endpointslice": {"discovery.k8s.io/v1", "EndpointSlice"}, "servicecidr": {"networking.k8s.io/v1", "ServiceCIDR"},
+		policy.KindNetworkPolicy:        {"networking.k8s.io/v1", "NetworkPolicy"},
+		policy.KindClusterNetworkPolicy: {"policy.networking.k8s.io/" + clusterVersion, "ClusterNetworkPolicy"},
+	}[t.kind]
+	return corev1.ObjectReference{APIVersion: names[0], Kind: names[1], Namespace: t.namespace, Name: t.name}
 }
 
-// eventName returns a name that every agent gives the Event of a policy within an hour, so that only the first
+// eventName returns a name that every agent gives the Event of an object within an hour, so that only the first
 // of them writes it.
 func (t topic) eventName(text string, now time.Time) string {
 	h := fnv.New64a()

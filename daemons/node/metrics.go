@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"time"
@@ -25,7 +26,7 @@ func newMetrics(a *Agent) *metrics {
 	m := &metrics{
 		Health: health.New(health.Options{
 			Service: Service, Unready: errNoState, Restart: "delete its pod to restart it",
-			Hangs: func() error { return a.policy.hangs() }, Heard: func() time.Time { return a.mirror.view().synced }, Problems: a.trouble.reasons,
+			Hangs: func() error { return cmp.Or(a.policy.hangs(), a.services.hangs()) }, Heard: func() time.Time { return a.mirror.view().synced }, Problems: a.trouble.reasons,
 		}),
 		apiErrors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: space, Name: "api_errors_total", Help: "Requests that the API server did not answer as it should."}),
 	}
@@ -33,9 +34,10 @@ func newMetrics(a *Agent) *metrics {
 	return m
 }
 
-// watch adds the metrics of network policies.
-func (m *metrics) watch(n *networkPolicy) {
+// watch adds the metrics of network policies and Services.
+func (m *metrics) watch(n *networkPolicy, p *serviceProxy) {
 	m.Register(append(n.status.collectors(), policyCollector{n})...)
+	m.Register(append(p.status.collectors(), p.status.latency, serviceCollector{p})...)
 }
 
 var errNoState = errors.New("nothing is known of this node yet: the API server has not answered, and no earlier answer is saved")

@@ -6,6 +6,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,26 @@ type mirror struct {
 	nodes        doubt.Table[plan.Node] // by name
 	unregistered bool                   // the API server has no Node of this name
 	synced       time.Time              // when the API server last told something that counts
+	condemned    bool                   // this agent's Node has toBeDeleted
+}
+
+// toBeDeleted is the taint by which the cluster autoscaler marks a Node that it is about to delete
+// (cluster-autoscaler/utils/taints).
+const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// condemn notes whether a Node is about to be deleted.
+func (m *mirror) condemn(o *corev1.Node) {
+	if o.Name == m.self {
+		m.condemned = slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.Key == toBeDeleted })
+	}
+}
+
+// eligible reports whether load balancers may send packets to this Node: it exists, and is not about to be deleted.
+func (m *mirror) eligible() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, known := m.nodes.Get(m.self)
+	return known && !m.unregistered && !n.Leaving && !m.condemned
 }
 
 var _ cache.TransformingStore = (*mirror)(nil)
@@ -47,6 +68,7 @@ func (m *mirror) Update(obj any) error {
 	}
 	m.mu.Lock()
 	changed := m.put(trim(o))
+	m.condemn(o)
 	m.synced = m.now()
 	m.mu.Unlock()
 	if changed {
@@ -119,6 +141,7 @@ func (m *mirror) Replace(list []any, _ string) error {
 	for _, obj := range list {
 		if o, ok := obj.(*corev1.Node); ok {
 			changed = m.put(trim(o)) || changed
+			m.condemn(o)
 			reading[o.Name], _ = m.nodes.Get(o.Name)
 		}
 	}
@@ -152,7 +175,8 @@ func (m *mirror) Transformer() cache.TransformFunc {
 		out := &corev1.Node{}
 		out.Name, out.CreationTimestamp, out.DeletionTimestamp = n.Name, o.CreationTimestamp, o.DeletionTimestamp
 		out.UID, out.Annotations, out.Spec.PodCIDRs = o.UID, n.Annotations, n.Pods
-		out.Labels, out.Status.Addresses = o.Labels, o.Status.Addresses // for network policies
+		out.Labels, out.Status.Addresses = o.Labels, o.Status.Addresses // for network policies and Services
+		out.Spec.Taints = o.Spec.Taints
 		return out, nil
 	}
 }

@@ -160,6 +160,11 @@ func (s *policyStatus) broken(now time.Time) error {
 		}
 	}
 	s.since = since
+	return firstOf(texts)
+}
+
+// firstOf returns an error with the first of the texts, or nil if there is none.
+func firstOf(texts []string) error {
 	if len(texts) == 0 {
 		return nil
 	}

@@ -157,6 +157,9 @@ func (p *Program) Remembers(k Packet) bool {
 // HasNodePorts reports whether node ports are at an address.
 func (p *Program) HasNodePorts(a netip.Addr) bool { return slices.Contains(p.nodePorts, a) }
 
+// NodePortAddresses returns the addresses that have node ports.
+func (p *Program) NodePortAddresses() []netip.Addr { return slices.Clone(p.nodePorts) }
+
 // SetNamed returns the element that has only what the name of its set says. ok is false if no set has the name.
 func SetNamed(name string) (e Element, ok bool) {
 	kind, size, sized := strings.Cut(name, "_")

@@ -137,16 +137,17 @@ func (c *Cluster) Listed(k Kind) bool {
 	return c.follows.Listed(int(k))
 }
 
-// SetAddresses stores the addresses of this node's links.
-func (c *Cluster) SetAddresses(list []netip.Addr) {
+// SetAddresses stores the addresses of this node's links, and reports whether they have changed.
+func (c *Cluster) SetAddresses(list []netip.Addr) (changed bool) {
 	list = slices.Clone(list)
 	slices.SortFunc(list, netip.Addr.Compare)
 	list = slices.Compact(list)
 	c.change(func() {
-		if !slices.Equal(list, c.objects.addresses) {
+		if changed = !slices.Equal(list, c.objects.addresses); changed {
 			c.objects.addresses, c.due.all = list, true
 		}
 	})
+	return changed
 }
 
 // Wake makes Follow call its function soon for everything, although no object has changed.

@@ -1,0 +1,73 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/paths"
+)
+
+// serviceCacheFile has the objects that decide about Services, so that they work after a reboot without the API server.
+const serviceCacheFile = "services.json.gz"
+
+// saveEvery is the shortest time between two writes of the file, which has 1 MB for 10,000 Services. The first change after a pause is
+// written at once, and the end of the agent writes what is left.
+const saveEvery = time.Minute
+
+// recollect reads the cache.
+func (p *serviceProxy) recollect() error {
+	if !p.choices.On {
+		return nil
+	}
+	path := serviceCachePath(p.paths)
+	data, err := durable.ReadUpTo(path, cacheLimit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = p.cluster.Restore(bytes.NewReader(data))
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w: the agent waits for the API server, which has its content too", path, err)
+	}
+	p.file = sha256.Sum256(data)
+	return nil
+}
+
+// save writes the cache, if it differs.
+func (p *serviceProxy) save() error {
+	var out bytes.Buffer
+	err := p.cluster.Save(&out)
+	if sum := sha256.Sum256(out.Bytes()); err == nil && sum != p.file {
+		if err = durable.WriteDurable(serviceCachePath(p.paths), out.Bytes(), 0o600); err == nil {
+			p.file = sum
+		}
+	}
+	limitMemory()
+	p.status.unsaved(err)
+	return err
+}
+
+// saveLast writes the cache at the end, if anything has changed.
+func (p *serviceProxy) saveLast() {
+	select {
+	case <-p.unsaved:
+		p.save() //nolint:errcheck // it is told, and the API server has it
+	default:
+	}
+}
+
+func removeServiceCache(p paths.Paths) error {
+	if err := durable.Remove(serviceCachePath(p)); err != nil {
+		return fmt.Errorf("remove Services: %w", err)
+	}
+	return nil
+}
