@@ -161,7 +161,7 @@ func constants(names string) func(*testing.T) []string {
 // ports returns the ports of flags, of the store and of the DNS server.
 func ports(t *testing.T) (list []string) {
 	t.Helper()
-	flags := regexp.MustCompile(`long:"(port|wireguard-port|listen)".* default:"(?:[0-9.]+:)?([0-9]+)".* description:"`)
+	flags := regexp.MustCompile(`long:"(port|wireguard-port|listen|services-healthz)".* default:"(?:[0-9.]*:)?([0-9]+)".* description:"`)
 	other := regexp.MustCompile(`^:?(53|2379)$`)
 	inProducts(t, func(file string, n ast.Node) bool {
 		lit, ok := n.(*ast.BasicLit)
@@ -170,7 +170,7 @@ func ports(t *testing.T) (list []string) {
 		}
 		text := strings.Trim(lit.Value, "`\"")
 		if m := flags.FindStringSubmatch(text); m != nil {
-			list = append(list, m[2]+map[bool]string{true: "/tcp", false: "/udp"}[m[1] == "listen"])
+			list = append(list, m[2]+map[bool]string{true: "/udp", false: "/tcp"}[strings.HasSuffix(m[1], "port")])
 		}
 		if m := other.FindStringSubmatch(text); m != nil && strings.HasPrefix(file, "daemons/hosts/") {
 			list = append(list, m[1]+map[string]string{"2379": "/tcp"}[m[1]])

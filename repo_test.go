@@ -175,7 +175,7 @@ var layers = []struct {
 	{"daemons/node/plan", []string{"internal/..."}, "it computes for the agent, and knows no API server"},
 	{"daemons/node/policies", []string{"internal/policy", "daemons/internal/burst", "daemons/internal/losses", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
 	{"daemons/node/services", []string{"internal/services", "daemons/internal/burst", "daemons/internal/losses", "internal/..."}, "as daemons/node/policies, for Services"},
-	{"daemons/node/...", []string{"daemons/node/plan", "daemons/node/policies", "daemons/node/services", "internal/policy/...", "daemons/internal/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
+	{"daemons/node/...", []string{"daemons/node/plan", "daemons/node/policies", "daemons/node/services", "internal/policy/...", "internal/services/...", "daemons/internal/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
 	{"daemons/docker/...", []string{"chain", "daemons/cnm", "invoke", "ipam", "netns", "plugin", "internal/kernel", "spec", "daemons/docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
 	{"daemons/internal/...", []string{"daemons/internal/...", "internal/..."}, "what the agents of hosts and nodes share; it knows neither"},
 	{"daemons/dist/...", nil, "files to install"},

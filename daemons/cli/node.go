@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -29,8 +30,9 @@ const nodeLong = `Prepares a Kubernetes node for its pods, on each node, usually
 The agent installs the plugins, writes the pods' network once the Node has its
 podCIDRs, and keeps the routes to the other nodes: directly where they share a
 link, else through a VXLAN tunnel, or encrypted by WireGuard. It enforces
-network policies. No pod waits for it or for the API server: when both are
-away, pods start, those that run keep their routes, and policies stay in force.
+network policies, and serves Services instead of kube-proxy if you ask for it.
+No pod waits for it or for the API server: when both are away, pods start, those
+that run keep their routes, and policies and Services stay in force.
 Its state is below /var/lib/patchbay/node.`
 
 // nodeCommand is `patchbayd node`.
@@ -53,6 +55,11 @@ type nodeCommand struct {
 	LogGroup   uint16            `long:"policy-log-group" value-name:"GROUP" description:"send packets that policies deny to this group of NFLOG, of each rule at most 10 a second; 0: do not"`
 	Space      string            `long:"containers-namespace" value-name:"NAME" description:"the namespace whose network policies apply to containers on the pods' network that are not pods, as of docker run (default: none apply)"`
 	Labels     map[string]string `long:"containers-label" value-name:"KEY=VALUE" key-value-delimiter:"=" description:"a label by which policies select such containers; may be repeated"`
+	Services   string            `long:"services" default:"off" choice:"on" choice:"off" description:"serve Services, instead of kube-proxy; off removes what an earlier run made"`
+	NodePorts  []string          `long:"services-node-ports" value-name:"PREFIX" description:"addresses of this node that have node ports (default: the Node's first InternalIP of each family); may be repeated. A family without a prefix has them at all of its addresses"`
+	NoExternal bool              `long:"services-ignore-external-ips" description:"externalIPs of Services have no effect: whoever may write one gets the packets to any address"`
+	HideAll    bool              `long:"services-masquerade-all" description:"everything that is sent to a cluster IP gets a source address of the node, not only what does not come from pods"`
+	Healthz    string            `long:"services-healthz" value-name:"ADDRESS:PORT" default:":10256" description:"serve kube-proxy's /healthz and /livez, which load balancers ask; empty: do not"`
 	Program    string            `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
 	Listen     string            `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
 
@@ -139,6 +146,9 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 	if o.Cluster, err = clusterPrefixes(c.Cluster); err != nil {
 		return o, err
 	}
+	if o.Services, err = c.services(); err != nil {
+		return o, err
+	}
 	if o.Containers, err = node.Containers(c.Space, c.Labels); err != nil {
 		return o, usageError{err}
 	}
@@ -146,6 +156,19 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 		o.Install, err = c.installer()
 	}
 	return o, err
+}
+
+// services returns the choices for Services.
+func (c *nodeCommand) services() (s node.Services, err error) {
+	s.On, s.Healthz = c.Services == "on", c.Healthz
+	s.IgnoreExternalIPs, s.MasqueradeAll = c.NoExternal, c.HideAll
+	if s.NodePorts, err = podnet.Prefixes("--services-node-ports", c.NodePorts); err != nil {
+		return s, usageError{err}
+	}
+	if _, _, err := net.SplitHostPort(c.Healthz); c.Healthz != "" && err != nil {
+		return s, usageError{fmt.Errorf("--services-healthz %q: want ADDRESS:PORT, such as :10256: %w", c.Healthz, err)}
+	}
+	return s, nil
 }
 
 // name returns this Node's name.

@@ -89,6 +89,10 @@ func (*nodeCleanCommand) clear(where paths.Paths) error {
 		return err
 	}
 	printLine("network policies: removed, no pod is isolated")
+	if err := node.ClearServices(context.Background(), where); err != nil {
+		return err
+	}
+	printLine("Services: removed; without kube-proxy, pods of this node reach none")
 	return nil
 }
 

@@ -103,8 +103,8 @@ func (p *serviceProxy) run(ctx context.Context, a *Agent) {
 		return
 	}
 	defer p.open()()
-	p.look()      //nolint:errcheck // follow looks again
-	p.recall(ctx) //nolint:errcheck // follow tries again
+	p.readAddresses() //nolint:errcheck // follow looks again
+	p.recall(ctx)     //nolint:errcheck // follow tries again
 	p.status.follows.start(ctx, a.opts.Node, &a.api, p.absent, serviceWatches(p.cluster))
 	keep := func(reason func(error), fn func() error) func() { return func() { resident.Keep(ctx, reason, fn) } }
 	var wg sync.WaitGroup
@@ -158,8 +158,8 @@ func ClearServices(ctx context.Context, p paths.Paths) error {
 	return removeServiceCache(p)
 }
 
-// look reads which addresses this node has, and reports whether they have changed. If that fails, the former ones stay.
-func (p *serviceProxy) look() (changed bool, err error) {
+// readAddresses reads which addresses this node has, and reports whether they have changed. If that fails, the former ones stay.
+func (p *serviceProxy) readAddresses() (changed bool, err error) {
 	own, _, err := policyenforce.NodeAddresses()
 	if p.status.unseen(err); err == nil {
 		changed = p.cluster.SetAddresses(own)
@@ -169,7 +169,7 @@ func (p *serviceProxy) look() (changed bool, err error) {
 
 // follow looks at the addresses of this node. Cluster.Follow puts them in force, but before the first lists it does nothing.
 func (p *serviceProxy) follow(ctx context.Context) error {
-	changed, err := p.look()
+	changed, err := p.readAddresses()
 	if changed || p.amnesia.Load() {
 		err = errors.Join(err, p.recall(ctx))
 	}
@@ -252,7 +252,7 @@ func (p *serviceProxy) recall(ctx context.Context) error {
 func (p *serviceProxy) recalled(ctx context.Context) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, known := p.cluster.Known()
+	s, known := p.cluster.Cached()
 	if p.listed || !known {
 		return false, nil
 	}

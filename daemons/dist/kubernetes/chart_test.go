@@ -195,7 +195,7 @@ func TestRights(t *testing.T) {
 // TestPublishedRights: the page of the agent names what its role allows, and SECURITY.md the directories of the host that
 // its container has, and no others.
 func TestPublishedRights(t *testing.T) {
-	ds, role := objects(t, chart.Render(t, func(v map[string]any) { v["transport"], v["ownNodeOnly"] = "wireguard", false }))
+	ds, role := objects(t, chart.Render(t, func(v map[string]any) { v["transport"], v["ownNodeOnly"], v["services"] = "wireguard", false, true }))
 	rights := section(t, "../../../docs/kubernetes.md", "| may | why |")
 	for _, rule := range role.Rules {
 		for _, resource := range rule.Resources {
@@ -307,6 +307,7 @@ func TestValues(t *testing.T) {
 	ds, role := objects(t, chart.Render(t, func(v map[string]any) {
 		v["egressAddresses"], v["networkPolicy"], v["policyKeepConnections"], v["policyDefault"] = false, false, true, "own-namespace"
 		v["policyLogGroup"], v["policyUnknown"], v["masqueradeKeepPorts"] = 7, "open", true
+		v["services"] = true
 		v["containersNamespace"], v["containersLabels"] = "shop", map[string]any{"app": "web", "tier": "2"}
 		v["clusterCIDRs"] = []string{"10.1.0.0/16", "fd00:1::/56"}
 		v["image"], v["imagePullPolicy"] = "registry.example/patchbay:1", "Never"
@@ -320,14 +321,19 @@ func TestValues(t *testing.T) {
 		"node", "--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00:1::/56", "--transport=vxlan", "--port=8472",
 		"--cni-bin-dir=/host/usr/lib/cni", "--cni-conf-dir=/host/etc/cni/other",
 		"--masquerade-config=/etc/patchbay/masquerade/config", "--masquerade-keep-ports", "--network-policy=off", "--policy-default=own-namespace", "--policy-unknown=open", "--policy-keep-connections",
-		"--policy-log-group=7", "--containers-namespace=shop", "--containers-label=app=web", "--containers-label=tier=2",
+		"--policy-log-group=7", "--services=on", "--containers-namespace=shop", "--containers-label=app=web", "--containers-label=tier=2",
 		"--listen=0.0.0.0:9999",
 	}
 	if !slices.Equal(c.Args, wantArgs) {
 		t.Errorf("arguments are %q, want %q", c.Args, wantArgs)
 	}
-	if len(role.Rules) != 2 {
-		t.Errorf("without egress addresses and network policies the rights are %v", role.Rules)
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: []string{"list", "watch"}},
+	}
+	if len(role.Rules) != 5 || !slices.EqualFunc(role.Rules[2:], want, func(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }) {
+		t.Errorf("with Services, and without egress addresses and network policies, the rights are %v", role.Rules)
 	}
 	for _, value := range []string{"egressAddresses", "networkPolicy"} {
 		_, role := objects(t, chart.Render(t, func(v map[string]any) { v[value] = false }))

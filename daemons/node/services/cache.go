@@ -121,8 +121,8 @@ func readCache(from io.Reader) (h head, all []cached, err error) {
 	return h, all, nil
 }
 
-// Known returns what is known before each kind has been listed. ok is false without a successful Restore. The caller may keep the state.
-func (c *Cluster) Known() (s services.State, ok bool) {
+// Cached returns what is known before each kind has been listed. ok is false without a successful Restore. The caller may keep the state.
+func (c *Cluster) Cached() (s services.State, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := &c.objects

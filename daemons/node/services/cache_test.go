@@ -40,12 +40,12 @@ func TestSave(t *testing.T) {
 	}
 	c.next()
 	fresh := New("n1", services.Options{})
-	if _, ok := fresh.Known(); ok {
+	if _, ok := fresh.Cached(); ok {
 		t.Error("a Cluster without objects knows some")
 	}
 	must(t, fresh.Restore(bytes.NewReader(data)))
 	fresh.SetAddresses([]netip.Addr{netip.MustParseAddr("172.16.0.1")})
-	s, ok := fresh.Known()
+	s, ok := fresh.Cached()
 	if !ok || !reflect.DeepEqual(s, c.state) {
 		t.Errorf("restored\n%+v\nwant\n%+v", s, c.state)
 	}
@@ -93,7 +93,7 @@ func TestDamagedCache(t *testing.T) {
 		}
 		c := New("n1", services.Options{})
 		err := c.Restore(bytes.NewReader(file))
-		if _, ok := c.Known(); err == nil || ok || len(c.objects.services) > 0 {
+		if _, ok := c.Cached(); err == nil || ok || len(c.objects.services) > 0 {
 			t.Errorf("%s: %v, and %d Services", about, err, len(c.objects.services))
 		}
 	}
