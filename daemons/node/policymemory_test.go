@@ -113,11 +113,7 @@ const programsMade = `patchbay_node_policy_programs_total{result="success"}`
 
 func (p *process) awaitPrograms(n float64) {
 	p.Helper()
-	for end := time.Now().Add(patience); p.metricIfAny(programsMade) < n; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			p.Fatalf("%v programs, want %v", p.metricIfAny(programsMade), n)
-		}
-	}
+	p.awaitMetric(programsMade, n)
 }
 
 // metricIfAny is a value of the program's metrics, or 0 if there is none yet.

@@ -45,11 +45,13 @@ func plantedBugs() map[string]bug {
 				e.Conditions.Ready = new(bool)
 			}
 		})},
-		"hints are ignored":           {cluster: eachEndpoint(func(e *servicetest.Endpoint) { e.Hints = nil })},
-		"a hint for another is taken": {state: eachSlice(func(e *SliceEndpoint) { e.ForZones = append(e.ForZones, "east", "west") })},
+		"hints are ignored": {cluster: eachEndpoint(func(e *servicetest.Endpoint) { e.Hints = nil })},
+		"a hint for another is taken": {state: eachSlice(func(e *SliceEndpoint) {
+			e.Hints = &Hints{append(e.hints().ForZones, "east", "west"), e.hints().ForNodes}
+		})},
 		"hints for zones come before those for nodes": {state: eachSlice(func(e *SliceEndpoint) {
-			if len(e.ForZones) > 0 {
-				e.ForNodes = nil
+			if len(e.hints().ForZones) > 0 {
+				e.Hints = &Hints{ForZones: e.Hints.ForZones}
 			}
 		})},
 		"externalTrafficPolicy Local is ignored":       {cluster: eachService(func(s *servicetest.Service) { s.Spec.ExternalTrafficPolicy = "" })},

@@ -96,15 +96,22 @@ func addresses(all []candidate, want func(*candidate) bool) (list []netip.AddrPo
 // has reports whether an endpoint is on this node.
 func (n *Node) has(e *candidate) bool { return e.Node != "" && e.Node == n.Name }
 
+func (e *SliceEndpoint) hints() Hints {
+	if e.Hints == nil {
+		return Hints{}
+	}
+	return *e.Hints
+}
+
 // hinted returns which ready endpoints this node may use. Hints count if every ready endpoint has some and one of them is for
 // this node; those for nodes come before those for zones. Otherwise some endpoints would get no traffic of any node.
 func hinted(all []candidate, n *Node) func(*candidate) bool {
-	forNode := func(e *candidate) bool { return slices.Contains(e.ForNodes, n.Name) }
-	forZone := func(e *candidate) bool { return slices.Contains(e.ForZones, n.Zone) }
+	forNode := func(e *candidate) bool { return slices.Contains(e.hints().ForNodes, n.Name) }
+	forZone := func(e *candidate) bool { return slices.Contains(e.hints().ForZones, n.Zone) }
 	switch {
-	case complete(all, forNode, func(e *candidate) bool { return len(e.ForNodes) > 0 }):
+	case complete(all, forNode, func(e *candidate) bool { return len(e.hints().ForNodes) > 0 }):
 		return forNode
-	case n.Zone != "" && complete(all, forZone, func(e *candidate) bool { return len(e.ForZones) > 0 }):
+	case n.Zone != "" && complete(all, forZone, func(e *candidate) bool { return len(e.hints().ForZones) > 0 }):
 		return forZone
 	}
 	return func(*candidate) bool { return true }

@@ -146,7 +146,7 @@ type apiSlice struct {
 		Addresses  []string
 		NodeName   string
 		Conditions struct{ Ready, Serving, Terminating *bool }
-		Hints      struct{ ForZones, ForNodes []struct{ Name string } }
+		Hints      apiHints
 	}
 }
 
@@ -178,7 +178,9 @@ func (o *apiSlice) endpoints(ipv6 bool) (list []SliceEndpoint) {
 	if o.AddressType != "IPv4" && o.AddressType != "IPv6" {
 		return nil
 	}
-	for _, e := range o.Endpoints {
+	list = make([]SliceEndpoint, 0, len(o.Endpoints)) // there are very many, so no room is wasted
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
 		if len(e.Addresses) == 0 {
 			continue
 		}
@@ -189,10 +191,20 @@ func (o *apiSlice) endpoints(ipv6 bool) (list []SliceEndpoint) {
 		c := e.Conditions
 		list = append(list, SliceEndpoint{
 			Address: addr, Node: unique.Make(e.NodeName).Value(), Ready: or(c.Ready, true), Serving: or(c.Serving, true), Terminating: or(c.Terminating, false),
-			ForZones: names(e.Hints.ForZones), ForNodes: names(e.Hints.ForNodes),
+			Hints: e.Hints.read(),
 		})
 	}
 	return list
+}
+
+// apiHints are the hints of an endpoint.
+type apiHints struct{ ForZones, ForNodes []struct{ Name string } }
+
+func (h *apiHints) read() *Hints {
+	if len(h.ForZones)+len(h.ForNodes) == 0 {
+		return nil
+	}
+	return &Hints{names(h.ForZones), names(h.ForNodes)}
 }
 
 func or(condition *bool, otherwise bool) bool {

@@ -57,7 +57,7 @@ func TestParseSlice(t *testing.T) {
 		Name: "web-1", Service: Name{"shop", "web"}, Headless: true, Ports: []SlicePort{{"", l4.TCP, 8080}, {"dns", l4.UDP, 53}},
 		Endpoints: []SliceEndpoint{
 			{Address: addrs("10.244.1.1")[0], Node: "n1", Ready: true, Serving: true},
-			{Address: addrs("10.244.2.1")[0], Serving: true, Terminating: true, ForZones: []string{"a", "b"}, ForNodes: []string{"n1"}},
+			{Address: addrs("10.244.2.1")[0], Serving: true, Terminating: true, Hints: &Hints{[]string{"a", "b"}, []string{"n1"}}},
 		},
 	}
 	if err != nil || !reflect.DeepEqual(s, want) {

@@ -97,5 +97,8 @@ type SliceEndpoint struct {
 	Address                     netip.Addr
 	Node                        string
 	Ready, Serving, Terminating bool
-	ForZones, ForNodes          []string // hints
+	Hints                       *Hints // nil: it has none
 }
+
+// Hints say which clients should use an endpoint: those of some zones, and those of some nodes.
+type Hints struct{ ForZones, ForNodes []string }

@@ -68,9 +68,9 @@ func endpointList(t *testing.T, text string) (list []SliceEndpoint) {
 			case "published":
 				e.Terminating = true
 			case "zone":
-				e.ForZones = append(e.ForZones, value)
+				e.Hints = &Hints{append(e.hints().ForZones, value), e.hints().ForNodes}
 			case "node":
-				e.ForNodes = append(e.ForNodes, value)
+				e.Hints = &Hints{e.hints().ForZones, append(e.hints().ForNodes, value)}
 			default:
 				t.Fatalf("endpoint %q: %q is not known", one, w)
 			}

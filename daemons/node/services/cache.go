@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"unique"
 
 	"github.com/patchbay-net/patchbay/internal/services"
 )
@@ -88,6 +89,10 @@ func (c *Cluster) Restore(from io.Reader) error {
 			c.put(Services, item{name: o.Service.Name, value: o.Service})
 			continue
 		}
+		for i := range o.Slice.Endpoints {
+			e := &o.Slice.Endpoints[i]
+			e.Node = unique.Make(e.Node).Value() // as ParseSlice does: many endpoints are on one node
+		}
 		c.put(EndpointSlices, item{name: services.Name{Namespace: o.Slice.Service.Namespace, Name: o.Slice.Name}, value: o.Slice})
 	}
 	return nil
@@ -128,10 +133,7 @@ func (c *Cluster) Cached() (s services.State, ok bool) {
 	o := &c.objects
 	s = services.State{
 		Options: c.state.Options, Node: o.node, Addresses: o.addresses, CIDRs: o.ranges(),
-		Services: maps.Clone(o.services), Slices: make(map[services.Name][]*services.Slice, len(o.byService)),
-	}
-	for name := range o.byService {
-		s.Slices[name] = o.slicesOf(name)
+		Services: maps.Clone(o.services), Slices: maps.Clone(o.byService),
 	}
 	return s, c.saved
 }

@@ -111,7 +111,7 @@ func TestCacheFormat(t *testing.T) {
 	if !strings.HasPrefix(string(plain), want) {
 		t.Errorf("got\n%s\nwant\n%s: if a field has changed, change cacheSchema, and the text here", plain, want)
 	}
-	const slice = `{"Slice":{"Name":"e1","Service":{"Namespace":"shop","Name":"s1"},"Headless":false,"IPv6":false,"Ports":[{"Name":"","Protocol":6,"Number":8080}],"Endpoints":[{"Address":"10.244.1.1","Node":"","Ready":true,"Serving":true,"Terminating":false,"ForZones":null,"ForNodes":null}]}}
+	const slice = `{"Slice":{"Name":"e1","Service":{"Namespace":"shop","Name":"s1"},"Headless":false,"IPv6":false,"Ports":[{"Name":"","Protocol":6,"Number":8080}],"Endpoints":[{"Address":"10.244.1.1","Node":"","Ready":true,"Serving":true,"Terminating":false,"Hints":null}]}}
 `
 	if !strings.Contains(string(plain), slice) {
 		t.Errorf("got\n%s\nwant\n%s: if a field has changed, change cacheSchema, and the text here", plain, slice)

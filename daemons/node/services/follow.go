@@ -89,7 +89,7 @@ func (c *Cluster) next() (changed Changed, complete bool) {
 	s, o := &c.state, &c.objects
 	for name := range c.due.names {
 		put(s.Services, name, o.services[name], o.services[name] != nil)
-		list := o.slicesOf(name)
+		list := o.byService[name]
 		put(s.Slices, name, list, len(list) > 0)
 	}
 	changed.Names = slices.SortedFunc(maps.Keys(c.due.names), compareNames)

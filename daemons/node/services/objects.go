@@ -16,8 +16,8 @@ import (
 // objects are those that are kept. What a value points to does not change, because a state has it too.
 type objects struct {
 	services  map[services.Name]*services.Service
-	slices    map[services.Name]*services.Slice            // by their own names
-	byService map[services.Name]map[string]*services.Slice // the same
+	slices    map[services.Name]*services.Slice   // by their own names
+	byService map[services.Name][]*services.Slice // the same, sorted by their own names; a list does not change, because a state has it too
 	cidrs     map[services.Name][]netip.Prefix
 	node      services.Node
 	addresses []netip.Addr
@@ -26,7 +26,7 @@ type objects struct {
 func newObjects() objects {
 	return objects{
 		services: make(map[services.Name]*services.Service), slices: make(map[services.Name]*services.Slice),
-		byService: make(map[services.Name]map[string]*services.Slice), cidrs: make(map[services.Name][]netip.Prefix),
+		byService: make(map[services.Name][]*services.Slice), cidrs: make(map[services.Name][]netip.Prefix),
 	}
 }
 
@@ -88,10 +88,9 @@ func (c *Cluster) putSlice(name services.Name, s *services.Slice) {
 		return
 	}
 	o.slices[name] = s
-	if o.byService[s.Service] == nil {
-		o.byService[s.Service] = make(map[string]*services.Slice)
-	}
-	o.byService[s.Service][s.Name] = s
+	list := append(slices.Clone(o.byService[s.Service]), s)
+	slices.SortFunc(list, func(a, b *services.Slice) int { return strings.Compare(a.Name, b.Name) })
+	o.byService[s.Service] = slices.Clip(list)
 	c.due.note(s.Service)
 	if s.Triggered.After(c.started) { // what was before, this agent could not do sooner
 		c.due.triggers[s.Service] = append(c.due.triggers[s.Service], s.Triggered)
@@ -108,9 +107,8 @@ func equalSlices(a, b *services.Slice) bool {
 func (c *Cluster) removeSlice(name services.Name, s *services.Slice) {
 	o := &c.objects
 	delete(o.slices, name)
-	if delete(o.byService[s.Service], s.Name); len(o.byService[s.Service]) == 0 {
-		delete(o.byService, s.Service)
-	}
+	list := slices.DeleteFunc(slices.Clone(o.byService[s.Service]), func(other *services.Slice) bool { return other == s })
+	put(o.byService, s.Service, list, len(list) > 0)
 	c.due.note(s.Service)
 }
 
@@ -138,11 +136,6 @@ func (c *Cluster) remove(k Kind, name services.Name) {
 			c.due.all = true
 		}
 	}
-}
-
-// slicesOf returns the slices of a Service, sorted by their names.
-func (o *objects) slicesOf(service services.Name) []*services.Slice {
-	return slices.SortedFunc(maps.Values(o.byService[service]), func(a, b *services.Slice) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // ranges returns the ranges of all ServiceCIDRs.

@@ -1,0 +1,130 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/daemons/node/services"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
+)
+
+// endpointsOf returns how many endpoints one of many Services has: most have one, some few, one in a hundred has some 140.
+func endpointsOf(i int) int {
+	switch n := i % 100; {
+	case n < 60:
+		return 1
+	case n < 80:
+		return 2
+	case n < 95:
+		return 3 + n%8
+	case n < 99:
+		return 11 + i%90
+	}
+	return 100 + i%80
+}
+
+func manyService(i int) string {
+	return fmt.Sprintf(`{"metadata":{"namespace":"team-%d","name":"app%d","uid":"0b9f3a52-7a0e-4d6c-9f56-%012d","creationTimestamp":"2026-11-23T08:00:00Z","labels":{"app.kubernetes.io/name":"app%d"},`+
+		`"managedFields":[{"manager":"kubectl","operation":"Update","apiVersion":"v1","time":"2026-11-23T08:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:labels":{".":{},"f:app.kubernetes.io/name":{}}},"f:spec":{"f:ports":{},"f:selector":{}}}}]},`+
+		`"spec":{"type":"ClusterIP","clusterIP":"10.96.%d.%d","clusterIPs":["10.96.%d.%d"],"ipFamilies":["IPv4"],"ipFamilyPolicy":"SingleStack","internalTrafficPolicy":"Cluster","sessionAffinity":"None",`+
+		`"selector":{"app.kubernetes.io/name":"app%d"},"ports":[{"name":"http","protocol":"TCP","port":80,"targetPort":"http"}]},"status":{"loadBalancer":{}}}`,
+		i%200, i, i, i, i>>8, i&255, i>>8, i&255, i)
+}
+
+// manySlice is as long as a real one. first is the number of its first endpoint.
+func manySlice(i, first int, at time.Time) string {
+	var list []string
+	for n := first; n < first+endpointsOf(i); n++ {
+		list = append(list, fmt.Sprintf(`{"addresses":["10.%d.%d.%d"],"conditions":{"ready":true,"serving":true,"terminating":false},"nodeName":"n%d","zone":"z%d",`+
+			`"targetRef":{"kind":"Pod","namespace":"team-%d","name":"app%d-5d4f8c7b9-%05d","uid":"0b9f3a52-7a0e-4d6c-9f56-%012d"}}`, 128+n>>16, n>>8&255, n&255, 1+n%200, n%3, i%200, i, n, n))
+	}
+	return fmt.Sprintf(`{"metadata":{"namespace":"team-%d","name":"app%d-abcde","uid":"1b9f3a52-7a0e-4d6c-9f56-%012d","generateName":"app%d-","labels":{"app.kubernetes.io/name":"app%d","endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io",`+
+		`"kubernetes.io/service-name":"app%d"},"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":%q}},"addressType":"IPv4","ports":[{"name":"http","protocol":"TCP","port":8080}],"endpoints":[%s]}`,
+		i%200, i, i, i, i, i, at.UTC().Format(time.RFC3339Nano), strings.Join(list, ","))
+}
+
+// manyServices fills the API server, and returns the number of endpoints.
+func manyServices(s *apiServer, number int) (endpoints int) {
+	s.kinds.of(services.ServiceCIDRs).put(`{"metadata":{"name":"kubernetes"},"spec":{"cidrs":["10.96.0.0/12"]}}`)
+	for i := range number {
+		s.kinds.of(services.Services).put(manyService(i))
+		s.kinds.of(services.EndpointSlices).put(manySlice(i, endpoints, time.Unix(0, 0)))
+		endpoints += endpointsOf(i)
+	}
+	return endpoints
+}
+
+// TestServiceMemory runs the real program beside many Services, without and with --services=on, and changes endpoints. It limits what
+// Services add to the memory at rest. PATCHBAY_SERVICE_MEMORY is the number of Services.
+func TestServiceMemory(t *testing.T) {
+	uplink(t)
+	api := newAPIServer(t)
+	for i := range 50 {
+		api.set(kubeNode(i + 1))
+	}
+	number := draw.Number(t, "PATCHBAY_SERVICE_MEMORY", 1000, 10000)
+	endpoints := manyServices(api, number)
+	p := newProcess(t, api)
+	t.Cleanup(func() { p.clean() })
+	p.start()
+	without := p.anonymous()
+	p.stop(unix.SIGTERM)
+	p.args = append(p.args, "--services=on")
+	began := time.Now()
+	p.start()
+	most := p.mostAnonymous()
+	p.awaitServices(1)
+	t.Logf("%d Services with %d endpoints: in force %v after the start", number, endpoints, time.Since(began).Round(time.Millisecond))
+	with := p.anonymous()
+	t.Logf("anonymous memory: %d kB without Services, %d kB with them, most %d kB; VmHWM %d kB", without, with, most(), p.memory("VmHWM"))
+	for i := range 50 {
+		api.kinds.of(services.EndpointSlices).put(manySlice(i, endpoints+i*200, time.Now()))
+		time.Sleep(40 * time.Millisecond)
+	}
+	p.awaitMetric(latency+"_count", 50)
+	t.Logf("a change was in force after %.0f ms on average", 1000*p.metricIfAny(latency+"_sum")/p.metricIfAny(latency+"_count"))
+	t.Logf("anonymous memory after the changes: %d kB", p.anonymous())
+	if grown := with - without; grown > 6<<10+2*endpoints {
+		t.Errorf("Services add %d kB", grown)
+	}
+	p.stop(unix.SIGTERM)
+	silent := listen(t)
+	began = time.Now()
+	p.start()
+	p.awaitServices(1)
+	t.Logf("a second start compared all within %v", time.Since(began).Round(time.Millisecond))
+	if events := silent(); len(events) > 0 {
+		t.Errorf("a second start changed %d things", len(events))
+	}
+	p.stop(unix.SIGTERM)
+}
+
+const latency = "patchbay_node_services_network_programming_duration_seconds"
+
+func (p *process) awaitServices(n float64) {
+	p.Helper()
+	p.awaitMetric(`patchbay_node_services_programs_total{result="success"}`, n)
+}
+
+func (p *process) awaitMetric(name string, n float64) {
+	p.Helper()
+	for end := time.Now().Add(patience); p.metricIfAny(name) < n; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatalf("%s is %v, want %v", name, p.metricIfAny(name), n)
+		}
+	}
+}
+
+// anonymous returns the program's own memory at rest, in kB.
+func (p *process) anonymous() int {
+	p.Helper()
+	p.settled()
+	return p.memory("RssAnon")
+}
