@@ -146,6 +146,7 @@ func (l *lab) start(change ...func(*Options)) {
 	a.exempt.every = time.Millisecond
 	a.retry, a.api.retry = cmp.Or(l.again, 100*time.Millisecond), 20*time.Millisecond
 	a.policy.absent = cmp.Or(l.absent, 100*time.Millisecond)
+	a.services.absent = a.policy.absent
 	if l.impatient {
 		a.policy.patience = 0
 	}

@@ -77,7 +77,6 @@ func (l *serviceLab) endpoints(number int, pods ...string) {
 func (l *serviceLab) start(change ...func(*Options)) {
 	l.Helper()
 	l.lab.start(append([]func(*Options){func(o *Options) { o.Services.On, o.Services.Healthz = true, "127.0.0.1:10256" }}, change...)...)
-	l.services.absent = 100 * time.Millisecond
 }
 
 // hears waits until a pod hears an answer from a frontend.
@@ -151,6 +150,24 @@ func TestServices(t *testing.T) {
 		_, err := os.Stat(serviceCachePath(l.opts.Paths))
 		return !strings.Contains(servicesTable(), "chain") && os.IsNotExist(err)
 	})
+}
+
+// Before Kubernetes 1.33 there are no ServiceCIDRs. Services work without, and the kind is seen when an upgrade brings it.
+func TestServicesWithoutServiceCIDRs(t *testing.T) {
+	l := newServiceLab(t)
+	ranges := l.api.kinds.of(services.ServiceCIDRs)
+	l.api.say(func(*apiServer) { ranges.absent = true })
+	l.service(1, "", "10.244.1.10")
+	l.start()
+	l.hears(l.a, "10.96.0.1:80", "b 10.244.1.6")
+	if strings.Contains(servicesTable(), "10.96.0.0/16") {
+		t.Error("there is a range")
+	}
+	if problems := l.trouble.problems.All(); len(problems) > 0 {
+		t.Error(problems)
+	}
+	l.api.say(func(*apiServer) { ranges.absent = false })
+	l.await("the range", func() bool { return strings.Contains(servicesTable(), "10.96.0.0/16") })
 }
 
 // uplinkPorts are the addresses of the uplink, whatever the Node has.
