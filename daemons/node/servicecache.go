@@ -13,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // serviceCacheFile has the objects that decide about Services, so that they work after a reboot without the API server.
@@ -42,18 +43,29 @@ func (p *serviceProxy) recollect() error {
 	return nil
 }
 
-// save writes the cache, if it differs.
+// save writes the cache, if it differs, and gives the memory back that the writing needed.
 func (p *serviceProxy) save() error {
-	var out bytes.Buffer
-	err := p.cluster.Save(&out)
-	if sum := sha256.Sum256(out.Bytes()); err == nil && sum != p.file {
-		if err = durable.WriteDurable(serviceCachePath(p.paths), out.Bytes(), 0o600); err == nil {
-			p.file = sum
-		}
-	}
+	err := p.write()
 	limitMemory()
+	resident.TrimMemory(p.paths.Proc) //nolint:errcheck // then it stays as large
 	p.status.unsaved(err)
 	return err
+}
+
+func (p *serviceProxy) write() error {
+	var out bytes.Buffer
+	if err := p.cluster.Save(&out); err != nil {
+		return err
+	}
+	sum := sha256.Sum256(out.Bytes())
+	if sum == p.file {
+		return nil
+	}
+	if err := durable.WriteDurable(serviceCachePath(p.paths), out.Bytes(), 0o600); err != nil {
+		return err
+	}
+	p.file = sum
+	return nil
 }
 
 // saveLast writes the cache at the end, if anything has changed.
