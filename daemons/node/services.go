@@ -186,7 +186,6 @@ func (p *serviceProxy) follow(ctx context.Context) error {
 // apply puts a state in force.
 func (p *serviceProxy) apply(ctx context.Context, s *svc.State, c services.Changed) error {
 	began := time.Now()
-	defer p.busy.begin(began)()
 	err := p.load(ctx, s, c)
 	if ctx.Err() != nil {
 		return nil
@@ -196,17 +195,15 @@ func (p *serviceProxy) apply(ctx context.Context, s *svc.State, c services.Chang
 	if err == nil {
 		p.status.programmed(c.Triggers)
 		resident.Signal(p.unsaved)
-		p.works(ctx)
+		p.works(ctx, p.program)
 	}
 	return err
 }
 
-// works does what follows each program in force.
-func (p *serviceProxy) works(ctx context.Context) {
+// works does what follows each program in force. No other goroutine may change the program.
+func (p *serviceProxy) works(ctx context.Context, program *svc.Program) {
 	resident.Signal(p.unjudged)
-	p.mu.Lock()
-	checks, addrs := p.program.Health(), p.program.NodePortAddresses()
-	p.mu.Unlock()
+	checks, addrs := program.Health(), program.NodePortAddresses()
 	p.checks.set(ctx, checks, addrs)
 	if p.inForce.CompareAndSwap(false, true) {
 		p.changed()
@@ -217,6 +214,7 @@ func (p *serviceProxy) works(ctx context.Context) {
 func (p *serviceProxy) load(ctx context.Context, s *svc.State, c services.Changed) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer p.busy.begin(time.Now())()
 	switch old := p.program; {
 	case old == nil:
 		err = p.first(ctx, s)
@@ -239,38 +237,45 @@ func (p *serviceProxy) first(ctx context.Context, s *svc.State) error {
 	return p.enforcer.Load(ctx, program)
 }
 
-// recall puts the Services of the cache in force, unless the API server has listed the objects, or the kernel still has those of
-// the last run, which are not older.
+// recall puts the Services of the cache in force, unless the API server has listed the objects. If the kernel still has those of
+// the last run, which are not older, it only answers load balancers by the cache.
 func (p *serviceProxy) recall(ctx context.Context) error {
-	recalled, err := p.recalled(ctx)
+	program, err := p.recalled(ctx)
 	switch p.amnesia.Store(err != nil); {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
 		p.status.failed(err)
 		resident.Signal(p.moved) // follow tries again
-	case recalled:
+	case program != nil:
 		p.status.failed(nil)
-		p.works(ctx)
+		p.works(ctx, program)
 	}
 	return err
 }
 
-func (p *serviceProxy) recalled(ctx context.Context) (bool, error) {
+// recalled returns the program of the cache, or nil if it is not needed.
+func (p *serviceProxy) recalled(ctx context.Context) (*svc.Program, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, known := p.cluster.Cached()
 	if p.listed || !known {
-		return false, nil
+		return nil, nil
 	}
+	defer p.busy.begin(time.Now())()
 	if old := p.program; old != nil {
 		p.program = svc.Compile(&s, old)
-		return true, p.enforcer.Apply(ctx, p.program, svc.Diff(old, p.program))
+		return p.program, p.enforcer.Apply(ctx, p.program, svc.Diff(old, p.program))
 	}
-	if now, err := p.fw.ReadServicesRevision(); err != nil || now.Exists {
-		return false, err
+	now, err := p.fw.ReadServicesRevision()
+	switch {
+	case err != nil:
+		return nil, err
+	case now.Exists:
+		return svc.Compile(&s, nil), nil
 	}
-	return true, p.first(ctx, &s)
+	err = p.first(ctx, &s)
+	return p.program, err
 }
 
 // touched handles a transaction that changed the table. Most are this agent's own. It must not wait: events come faster than a

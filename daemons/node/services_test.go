@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/fabric/health"
 	"github.com/patchbay-net/patchbay/daemons/node/services"
 	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 )
@@ -210,7 +211,7 @@ func TestServicesWithoutAPIServer(t *testing.T) {
 // While the API server does not answer, the kernel's Services are not replaced by those of the file, which may be older.
 func TestOldServiceCache(t *testing.T) {
 	l := newServiceLab(t)
-	l.service(1, "", "10.244.1.10")
+	l.service(1, `,"externalTrafficPolicy":"Local","healthCheckNodePort":31003`, "10.244.1.10")
 	l.start()
 	l.hears(l.a, "10.96.0.1:80", "b 10.244.1.6")
 	l.await("the file", func() bool { _, err := os.Stat(serviceCachePath(l.opts.Paths)); return err == nil })
@@ -224,6 +225,9 @@ func TestOldServiceCache(t *testing.T) {
 	l.start()
 	l.awaitProblem(servicesUnfollowed)
 	l.hears(l.b, "10.96.0.1:80", "a 10.244.1.10")
+	if status, _, body := page(t, "http://"+node.Uplink4+":31003", ""); status != 200 {
+		t.Errorf("load balancers hear %d %s", status, body)
+	}
 	if got := l.b.AskBriefly("tcp", "10.96.0.1:80"); got != "a 10.244.1.10" {
 		t.Errorf("b heard %q from an old endpoint", got)
 	}
@@ -320,6 +324,13 @@ func TestServiceHealth(t *testing.T) {
 	is("/healthz", 200)
 	l.api.remove("n1", false)
 	is("/healthz", 503, `"nodeEligible":false`)
+	if err := l.Healthy(); err != nil {
+		t.Error(err)
+	}
+	l.services.busy.since.Store(time.Now().Add(-2 * health.HungAfter).Unix())
+	if err := l.Healthy(); err == nil || !strings.Contains(err.Error(), "putting Services in force") {
+		t.Errorf("a program that hangs: %v", err)
+	}
 }
 
 // A Service that cannot be read as a whole gets one Event, and so does one whose health check cannot be served.
