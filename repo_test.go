@@ -40,8 +40,8 @@ const (
 
 	// maxStartAllocs bounds the allocations of all package initialisation before main: the
 	// measured number plus a margin for a new Go release. Every plugin process pays for
-	// each of them.
-	maxStartAllocs = 260
+	// each of them. Since 260, compress/gzip has added three: the agent's copy of Services has a tenth of its size by it.
+	maxStartAllocs = 265
 )
 
 const header = "// Copyright the Patchbay authors.\n// SPDX-License-Identifier: Apache-2.0\n"
@@ -153,6 +153,7 @@ var layers = []struct {
 	{"internal/policy/enforce", []string{"internal/policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
 	{"internal/services", []string{"internal/l4"}, "services is pure: state in, program out, for the agent and patchbay why"},
 	{"internal/services/enforce", []string{"internal/services", "internal/..."}, "it loads what services compiled, and does not know the agent"},
+	{"internal/services/saved", []string{"internal/services", "internal/..."}, "the agent writes it and commands read it, and it knows neither"},
 	{"internal/test/servicetest", []string{"internal/test/draw"}, "an oracle shares no code with what it judges"},
 	{"internal/test/reftest", nil, "it only finds and builds programs"},
 	{"internal/test/chaintest", []string{"chain", "invoke/...", "spec", "internal/...", "internal/test/..."}, "a runtime and its calls, for tests of chain"},
@@ -174,7 +175,7 @@ var layers = []struct {
 	{"daemons/hosts/...", []string{"daemons/hosts/...", "daemons/docker/state", "daemons/internal/...", "ipam", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
 	{"daemons/node/plan", []string{"internal/..."}, "it computes for the agent, and knows no API server"},
 	{"daemons/node/policies", []string{"internal/policy", "daemons/internal/burst", "daemons/internal/losses", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
-	{"daemons/node/services", []string{"internal/services", "daemons/internal/burst", "daemons/internal/losses", "internal/..."}, "as daemons/node/policies, for Services"},
+	{"daemons/node/services", []string{"internal/services", "internal/services/saved", "daemons/internal/burst", "daemons/internal/losses", "internal/..."}, "as daemons/node/policies, for Services"},
 	{"daemons/node/...", []string{"daemons/node/plan", "daemons/node/policies", "daemons/node/services", "internal/policy/...", "internal/services/...", "daemons/internal/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
 	{"daemons/docker/...", []string{"chain", "daemons/cnm", "invoke", "ipam", "netns", "plugin", "internal/kernel", "spec", "daemons/docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
 	{"daemons/internal/...", []string{"daemons/internal/...", "internal/..."}, "what the agents of hosts and nodes share; it knows neither"},

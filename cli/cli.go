@@ -22,7 +22,6 @@ import (
 	"github.com/jessevdk/go-flags"
 
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/internal/services"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/plugin"
 )
@@ -42,8 +41,6 @@ type app struct {
 	parsed  *flags.Command // the whole command line; its field Active leads to the command that was typed
 	after   func(time.Duration, func()) (stop func() bool)
 	settle  time.Duration // gc.Options.SettleTime
-
-	services func() (*services.State, error) // what the agent of a Kubernetes node knows of Services; nil: nothing
 }
 
 // Main runs the command line of this process and returns the exit status. plugins lists the

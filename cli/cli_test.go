@@ -28,7 +28,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/internal/services"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/netns"
@@ -63,9 +62,6 @@ func program(p *plugin.Plugin) int {
 	}
 	a := newApp(testPlugins())
 	a.settle, _ = time.ParseDuration(os.Getenv("SETTLE")) // set by a script whose living containers have lost their files
-	if file := os.Getenv("SERVICES"); file != "" {        // set by a script whose agent keeps a copy of its Services
-		a.services = func() (*services.State, error) { return servicesIn(file) }
-	}
 	return a.main()
 }
 

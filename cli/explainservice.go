@@ -76,11 +76,9 @@ func (c *explainCommand) service(target why.Target) error {
 }
 
 func (c *explainCommand) explainService(f *finder, target why.Target, list []services.Frontend) (e *explainedService, err error) {
-	var known *services.State
-	if f.host.Known != nil {
-		if known, err = f.host.Known(); err != nil {
-			return nil, err
-		}
+	known, err := f.host.SavedServices()
+	if err != nil {
+		return nil, err
 	}
 	err = svc.WithView(f.host.FW, func(v *svc.View) error {
 		e = &explainedService{Service: string(c.Args.Network), Frontends: []explainedFrontend{}}

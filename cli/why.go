@@ -116,7 +116,7 @@ func (c *whyCommand) ask(f *finder, target why.Target) (*why.Answer, error) {
 
 // finder returns what finds pods, containers and Services by the words of a question.
 func (a *app) finder(k *kernel.Kernel) (*finder, error) {
-	f := &finder{host: why.Host{FW: k.NFT, Paths: a.paths, Known: a.services}, kernel: k}
+	f := &finder{host: why.Host{FW: k.NFT, Paths: a.paths}, kernel: k}
 	list, err := a.seen("")
 	if err != nil {
 		return nil, err

@@ -4,23 +4,34 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	policies "github.com/patchbay-net/patchbay/internal/policy/enforce"
 	"github.com/patchbay-net/patchbay/internal/services"
 	"github.com/patchbay-net/patchbay/internal/services/enforce"
+	"github.com/patchbay-net/patchbay/internal/services/saved"
 )
 
-// servicesProgram is `services FILE`. It does what the agent of node n1 does if the cluster has the objects in a file (JSON, one object
-// per line).
+// servicesProgram is `services [--save] FILE`. It does what the agent of node n1 does if the cluster has the objects in a file (JSON, one
+// object per line): it loads them, or saves them.
 func servicesProgram() {
-	if err := servicesTurn(os.Args[1]); err != nil {
+	turn, file := servicesTurn, os.Args[len(os.Args)-1]
+	if len(os.Args) > 2 {
+		turn = saveServices
+	}
+	if err := turn(file); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -38,6 +49,20 @@ func servicesTurn(file string) error {
 		err = e.Load(context.Background(), p)
 	}
 	return errors.Join(err, fw.Close())
+}
+
+func saveServices(file string) error {
+	s, err := servicesIn(file)
+	if err != nil {
+		return err
+	}
+	all := saved.Objects{Node: s.Node, CIDRs: map[string][]netip.Prefix{"kubernetes": s.CIDRs}}
+	for _, name := range slices.SortedFunc(maps.Keys(s.Services), func(a, b services.Name) int { return strings.Compare(a.String(), b.String()) }) {
+		all.Services, all.Slices = append(all.Services, s.Services[name]), append(all.Slices, s.Slices[name]...)
+	}
+	var out bytes.Buffer
+	path := saved.Path(paths.Default())
+	return errors.Join(all.Write(&out), os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, out.Bytes(), 0o600))
 }
 
 // servicesIn reads what the agent knows.

@@ -5,19 +5,33 @@ package why
 
 import (
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
 	"github.com/patchbay-net/patchbay/internal/services"
+	"github.com/patchbay-net/patchbay/internal/services/saved"
 )
+
+// SavedServices returns the Services that the agent of this node has saved, or nil if there are none. The copy may be a minute old.
+func (h Host) SavedServices() (*services.State, error) {
+	all, _, err := saved.Load(h.Paths)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := all.State()
+	s.Addresses, _, err = enforce.NodeAddresses()
+	return s, err
+}
 
 // names returns the program of the Services that the agent knows, for their names alone: what happens to packets is read from the
 // kernel. It returns nil if the agent has no copy.
 func (h Host) names() (*services.Program, error) {
-	if h.Known == nil {
-		return nil, nil
-	}
-	s, err := h.Known()
+	s, err := h.SavedServices()
 	if err != nil || s == nil {
 		return nil, err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/policy/enforce"
 	"github.com/patchbay-net/patchbay/internal/policy/mirror"
-	"github.com/patchbay-net/patchbay/internal/services"
 )
 
 // Kind is what one end of a packet is.
@@ -111,8 +110,6 @@ type Host struct {
 	Paths paths.Paths
 	Own   []netip.Addr // the node's addresses
 
-	// Known returns the Services that the agent of this node knows, or nil if it keeps no copy. If Known is nil, nobody knows their names.
-	Known func() (*services.State, error)
 }
 
 // Ask answers whether a packet from one end to a port of another may pass.

@@ -14,10 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/internal/services/saved"
 )
-
-// serviceCacheFile has the objects that decide about Services, so that they work after a reboot without the API server.
-const serviceCacheFile = "services.json.gz"
 
 // saveEvery is the shortest time between two writes of the file, which has 1 MB for 10,000 Services. The first change after a pause is
 // written at once, and the end of the agent writes what is left.
@@ -28,16 +26,15 @@ func (p *serviceProxy) recollect() error {
 	if !p.choices.On {
 		return nil
 	}
-	path := serviceCachePath(p.paths)
-	data, err := durable.ReadUpTo(path, cacheLimit)
+	all, data, err := saved.Load(p.paths)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
-		err = p.cluster.Restore(bytes.NewReader(data))
+		err = p.cluster.Restore(all)
 	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w: the agent waits for the API server, which has its content too", path, err)
+		return fmt.Errorf("use %s: %w: the agent waits for the API server, which has its content too", saved.Path(p.paths), err)
 	}
 	p.file = sha256.Sum256(data)
 	return nil
@@ -61,7 +58,7 @@ func (p *serviceProxy) write() error {
 	if sum == p.file {
 		return nil
 	}
-	if err := durable.WriteDurable(serviceCachePath(p.paths), out.Bytes(), 0o600); err != nil {
+	if err := durable.WriteDurable(saved.Path(p.paths), out.Bytes(), 0o600); err != nil {
 		return err
 	}
 	p.file = sum
@@ -78,7 +75,7 @@ func (p *serviceProxy) saveLast() {
 }
 
 func removeServiceCache(p paths.Paths) error {
-	if err := durable.Remove(serviceCachePath(p)); err != nil {
+	if err := durable.Remove(saved.Path(p)); err != nil {
 		return fmt.Errorf("remove Services: %w", err)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -370,6 +369,3 @@ func (p *serviceProxy) admit(first bool) error {
 	}
 	return errServicesUnknown
 }
-
-// serviceCachePath is the cache's file.
-func serviceCachePath(p paths.Paths) string { return filepath.Join(StateDir(p), serviceCacheFile) }

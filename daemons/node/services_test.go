@@ -19,6 +19,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/internal/fabric/health"
 	"github.com/patchbay-net/patchbay/daemons/node/services"
+	"github.com/patchbay-net/patchbay/internal/services/saved"
 	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
 )
 
@@ -148,7 +149,7 @@ func TestServices(t *testing.T) {
 	l.hears(l.a, "10.96.0.3:80", "b 10.244.1.6")
 	l.start(func(o *Options) { o.Services.On = false })
 	l.await("no table", func() bool {
-		_, err := os.Stat(serviceCachePath(l.opts.Paths))
+		_, err := os.Stat(saved.Path(l.opts.Paths))
 		return !strings.Contains(servicesTable(), "chain") && os.IsNotExist(err)
 	})
 }
@@ -214,13 +215,13 @@ func TestOldServiceCache(t *testing.T) {
 	l.service(1, `,"externalTrafficPolicy":"Local","healthCheckNodePort":31003`, "10.244.1.10")
 	l.start()
 	l.hears(l.a, "10.96.0.1:80", "b 10.244.1.6")
-	l.await("the file", func() bool { _, err := os.Stat(serviceCachePath(l.opts.Paths)); return err == nil })
-	old, err := os.ReadFile(serviceCachePath(l.opts.Paths))
+	l.await("the file", func() bool { _, err := os.Stat(saved.Path(l.opts.Paths)); return err == nil })
+	old, err := os.ReadFile(saved.Path(l.opts.Paths))
 	must(t, err)
 	l.endpoints(1, "10.244.1.6")
 	l.hears(l.b, "10.96.0.1:80", "a 10.244.1.10")
 	l.stop()
-	must(t, os.WriteFile(serviceCachePath(l.opts.Paths), old, 0o600))
+	must(t, os.WriteFile(saved.Path(l.opts.Paths), old, 0o600))
 	l.api.say(func(s *apiServer) { s.refuse = http.StatusServiceUnavailable })
 	l.start()
 	l.awaitProblem(servicesUnfollowed)

@@ -13,10 +13,11 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/services"
+	"github.com/patchbay-net/patchbay/internal/services/saved"
 )
 
-// saved returns what a Cluster with some objects saves.
-func saved(t *testing.T, c *Cluster) []byte {
+// written returns what a Cluster with some objects saves.
+func written(t *testing.T, c *Cluster) []byte {
 	t.Helper()
 	c.SetAddresses([]netip.Addr{netip.MustParseAddr("172.16.0.1")})
 	must(t, c.Replace(Services, listOf(service("s1", `,"externalIPs":["192.0.2.1"],"sessionAffinity":"ClientIP"`), service("s2", ""))))
@@ -28,14 +29,22 @@ func saved(t *testing.T, c *Cluster) []byte {
 	return out.Bytes()
 }
 
+func restore(c *Cluster, data []byte) error {
+	all, err := saved.Read(bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	return c.Restore(all)
+}
+
 // What was saved gives the state that its writer had. The lists that follow are no change if they have the same objects.
 func TestSave(t *testing.T) {
 	c := New("n1", services.Options{})
 	if err := c.Save(io.Discard); err == nil {
 		t.Error("it saves what was not listed")
 	}
-	data := saved(t, c)
-	if again := saved(t, c); !bytes.Equal(data, again) {
+	data := written(t, c)
+	if again := written(t, c); !bytes.Equal(data, again) {
 		t.Error("the same objects are saved in another way")
 	}
 	c.next()
@@ -43,7 +52,7 @@ func TestSave(t *testing.T) {
 	if _, ok := fresh.Cached(); ok {
 		t.Error("a Cluster without objects knows some")
 	}
-	must(t, fresh.Restore(bytes.NewReader(data)))
+	must(t, restore(fresh, data))
 	fresh.SetAddresses([]netip.Addr{netip.MustParseAddr("172.16.0.1")})
 	s, ok := fresh.Cached()
 	if !ok || !reflect.DeepEqual(s, c.state) {
@@ -53,7 +62,7 @@ func TestSave(t *testing.T) {
 		t.Error("what was saved counts as listed")
 	}
 	first := fresh.objects.slices[services.Name{Namespace: "shop", Name: "e1"}]
-	saved(t, fresh)
+	written(t, fresh)
 	if fresh.next(); !reflect.DeepEqual(fresh.state, c.state) {
 		t.Errorf("listed\n%+v\nwant\n%+v", fresh.state, c.state)
 	}
@@ -64,7 +73,7 @@ func TestSave(t *testing.T) {
 
 // A file that cannot be used changes nothing.
 func TestDamagedCache(t *testing.T) {
-	data := saved(t, New("n1", services.Options{}))
+	data := written(t, New("n1", services.Options{}))
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	must(t, err)
 	plain, err := io.ReadAll(z)
@@ -92,7 +101,7 @@ func TestDamagedCache(t *testing.T) {
 			file = data[:len(data)/2]
 		}
 		c := New("n1", services.Options{})
-		err := c.Restore(bytes.NewReader(file))
+		err := restore(c, file)
 		if _, ok := c.Cached(); err == nil || ok || len(c.objects.services) > 0 {
 			t.Errorf("%s: %v, and %d Services", about, err, len(c.objects.services))
 		}
@@ -101,19 +110,19 @@ func TestDamagedCache(t *testing.T) {
 
 // The format does not change without another schema.
 func TestCacheFormat(t *testing.T) {
-	z, err := gzip.NewReader(bytes.NewReader(saved(t, New("n1", services.Options{}))))
+	z, err := gzip.NewReader(bytes.NewReader(written(t, New("n1", services.Options{}))))
 	must(t, err)
 	plain, err := io.ReadAll(z)
 	must(t, err)
-	const want = `{"Schema":1,"Objects":5,"Node":{"Name":"n1","Zone":"","Addresses":["172.16.0.1"],"Pods":["10.244.1.0/24"]},"CIDRs":{"kubernetes":["10.96.0.0/16"]}}
+	const want = `{"Schema":1,"Objects":5,"Node":{"Name":"n1","Zone":"","Addresses":["172.16.0.1"],"Pods":["10.244.1.0/24"]},"Options":{"ProxyName":"","NodePorts":null,"IgnoreExternalIPs":false,"MasqueradeAll":false},"CIDRs":{"kubernetes":["10.96.0.0/16"]}}
 {"Service":{"Name":{"Namespace":"shop","Name":"s1"},"ProxyName":null,"Type":"ClusterIP","ClusterIPs":["10.96.0.49"],"ExternalIPs":["192.0.2.1"],"Balancers":null,"Sources":null,"Restricted":false,"Ports":[{"Name":"","Protocol":6,"Number":80,"NodePort":0}],"InternalLocal":false,"ExternalLocal":false,"Affinity":10800,"HealthCheckNodePort":0}}
 `
 	if !strings.HasPrefix(string(plain), want) {
-		t.Errorf("got\n%s\nwant\n%s: if a field has changed, change cacheSchema, and the text here", plain, want)
+		t.Errorf("got\n%s\nwant\n%s: if a field has changed, change the schema of package saved, and the text here", plain, want)
 	}
 	const slice = `{"Slice":{"Name":"e1","Service":{"Namespace":"shop","Name":"s1"},"Headless":false,"IPv6":false,"Ports":[{"Name":"","Protocol":6,"Number":8080}],"Endpoints":[{"Address":"10.244.1.1","Node":"","Ready":true,"Serving":true,"Terminating":false,"Hints":null}]}}
 `
 	if !strings.Contains(string(plain), slice) {
-		t.Errorf("got\n%s\nwant\n%s: if a field has changed, change cacheSchema, and the text here", plain, slice)
+		t.Errorf("got\n%s\nwant\n%s: if a field has changed, change the schema of package saved, and the text here", plain, slice)
 	}
 }
