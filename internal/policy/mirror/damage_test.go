@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/sealed"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
 )
 
@@ -139,7 +140,7 @@ func TestLinesThatAreNotKnown(t *testing.T) {
 	path := filepath.Join(dir(p), podsDir, free.UID)
 	for _, line := range []string{"forward isolated\n", "ingress maybe\n", "identity xyz\n", "\n", "ingress"} {
 		body := "namespace free\npod any-0\n" + line
-		damaged(t, p, path, free, []byte(firstLine([]byte(body))+body))
+		damaged(t, p, path, free, sealed.Seal(magic, Schema, []byte(body)))
 	}
 }
 

@@ -4,9 +4,6 @@
 package mirror
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -14,13 +11,13 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/sealed"
 )
 
 // Schema is the version of the format. Read isolates if a file has another one.
 const Schema = 1
 
-// magic is the first word of each file. After it come the schema, and the checksum of the lines
-// below. Without the checksum, a file that lost a line would isolate less.
+// magic is the first word of each file (internal/sealed). If a file lost a line unnoticed, it would isolate less.
 const magic = "patchbay-policy"
 
 // maxSize is the size in bytes of the largest file. Files have a few hundred bytes.
@@ -56,12 +53,7 @@ func (c content) encode() []byte {
 	for _, set := range c.Sets {
 		fmt.Fprintf(&b, "set %s\n", set)
 	}
-	return []byte(firstLine([]byte(b.String())) + b.String())
-}
-
-// firstLine returns the first line of a file.
-func firstLine(body []byte) string {
-	return fmt.Sprintf("%s %d %x\n", magic, Schema, sha256.Sum256(body))
+	return sealed.Seal(magic, Schema, []byte(b.String()))
 }
 
 // decode reads a file's text and checks whose file it is.
@@ -78,16 +70,9 @@ func decode(data []byte, namespace, pod string) (policy.Decision, error) {
 
 // parse reads a file's text.
 func parse(data []byte) (c content, err error) {
-	line, body, _ := bytes.Cut(data, []byte("\n"))
-	words := strings.Split(string(line), " ")
-	if len(words) != 3 || words[0] != magic {
-		return c, errDamaged
-	}
-	if schema, err := strconv.Atoi(words[1]); err != nil || schema != Schema {
-		return c, fmt.Errorf("%w %.20q; this program reads %d", errSchema, words[1], Schema)
-	}
-	if string(line)+"\n" != firstLine(body) {
-		return c, errDamaged
+	body, err := sealed.Open(magic, Schema, data)
+	if err != nil {
+		return c, err
 	}
 	for text := range strings.Lines(string(body)) {
 		if err := c.add(strings.TrimSuffix(text, "\n")); err != nil {
@@ -138,11 +123,6 @@ func (c *content) addTo(d policy.Direction, value string) error {
 	}
 	return nil
 }
-
-var (
-	errDamaged = errors.New("the file is damaged")
-	errSchema  = errors.New("schema")
-)
 
 // closed isolates a pod in both directions. Its reason is that a policy may select the pod.
 func closed() policy.Decision {

@@ -12,6 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/sealed"
 )
 
 // Pod names a pod as a runtime does in an ADD. Without a UID, the labels of the pod count as not
@@ -85,7 +86,7 @@ func readAs(path string, decode func([]byte) (policy.Decision, error)) (policy.D
 		return policy.Decision{}, err
 	}
 	d, err := decode(data)
-	if errors.Is(err, errSchema) {
+	if errors.Is(err, sealed.ErrSchema) {
 		return policy.Decision{}, fmt.Errorf("read %s: %w: install the plugins and the agent of one release", path, err)
 	}
 	if err != nil {
