@@ -151,6 +151,7 @@ var layers = []struct {
 	{"internal/policy", []string{"internal/l4", "internal/prefix"}, "policy is pure: state in, program out, for the agent, the plugin and patchbay why"},
 	{"internal/policy/mirror", []string{"internal/policy", "internal/..."}, "the agent writes it and an ADD reads it, and it knows neither"},
 	{"internal/policy/enforce", []string{"internal/policy", "spec", "internal/..."}, "it loads what policy compiled, and knows neither agent nor plugin"},
+	{"internal/npwg", []string{"internal/lightjson", "spec"}, "what a pod's further networks are is pure: annotation and results in, plan and status out"},
 	{"internal/sealed", nil, "a frame of bytes"},
 	{"internal/services", []string{"internal/l4"}, "services is pure: state in, program out, for the agent and patchbay why"},
 	{"internal/services/enforce", []string{"internal/services", "internal/..."}, "it loads what services compiled, and does not know the agent"},
