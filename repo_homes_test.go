@@ -175,7 +175,8 @@ func TestNoPluginsAboveTheirFloor(t *testing.T) {
 		if !product(path) || !slices.Contains([]string{"cli/gc", "internal/inventory", "internal/kernel", "internal/spaces", "internal/traces"}, filepath.Dir(path)) {
 			continue
 		}
-		for _, use := range uses(t, path, nil, names, nil) {
+		others := map[string]string{"cli/gc/programs.go": "networks"} // a directory of the Docker driver
+		for _, use := range uses(t, path, nil, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == others[path] }), nil) {
 			t.Errorf("%s is the name of a plugin: let the plugin declare what is particular to it", use)
 		}
 	}

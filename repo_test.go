@@ -165,6 +165,7 @@ var layers = []struct {
 	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
 	{"plugin/plugintest", []string{"plugin", "conformance/...", "spec", "netns", "invoke", "internal/...", "internal/traces", "internal/test/draw", "internal/test/nettest/..."}, "the contract of every plugin is a test"},
 	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
+	{"plugin/networks", []string{"chain", "plugin", "internal/kernel", "plugin/plugintest", "invoke", "spec", "internal/..."}, "it reads a definition's list as a runtime does, and knows no other plugin"},
 	{"plugin/policy", []string{"plugin", "internal/kernel", "plugin/plugintest", "internal/policy", "internal/policy/enforce", "internal/policy/mirror", "spec", "internal/..."}, "it joins an ADD to what the agent decided, and knows no other plugin"},
 	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "internal/kernel", "internal/endpoint", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},
 	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},

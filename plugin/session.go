@@ -135,6 +135,15 @@ func (s *Session) OnReserved(fn func(context.Context, *spec.Result) error) {
 	s.reserved = append(s.reserved, fn)
 }
 
+// Apart runs fn, which makes another attachment of the same container. What OnReserved has registered so far is not told of its
+// addresses.
+func (s *Session) Apart(fn func() error) error {
+	outer := s.reserved
+	s.reserved = nil
+	defer func() { s.reserved = outer }()
+	return fn()
+}
+
 // tellReserved calls what OnReserved registered.
 func (s *Session) tellReserved(ctx context.Context, ipam *spec.Result) error {
 	for _, fn := range s.reserved {

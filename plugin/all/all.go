@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/ipvlan"
 	"github.com/patchbay-net/patchbay/plugin/loopback"
 	"github.com/patchbay-net/patchbay/plugin/macvlan"
+	"github.com/patchbay-net/patchbay/plugin/networks"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
 	"github.com/patchbay-net/patchbay/plugin/policy"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
@@ -42,6 +43,7 @@ var list = [...]*plugin.Plugin{
 	&ipvlan.Plugin,
 	&loopback.Plugin,
 	&macvlan.Plugin,
+	&networks.Plugin,
 	&patchbay.Plugin,
 	&policy.Plugin,
 	&portmap.Plugin,

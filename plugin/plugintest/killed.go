@@ -13,13 +13,13 @@ import (
 )
 
 // Killed runs a call of a plugin up to its n-th step and undoes nothing, as if the process had been killed there. It
-// returns how many steps were reached.
-func Killed(t testing.TB, p *plugin.Plugin, call *spec.Call, n int) (steps int) {
+// returns how many steps were reached. others are plugins that p may call.
+func Killed(t testing.TB, p *plugin.Plugin, call *spec.Call, n int, others ...*plugin.Plugin) (steps int) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s := plugin.NewSession([]*plugin.Plugin{p})
+		s := plugin.NewSession(append([]*plugin.Plugin{p}, others...))
 		defer s.Close()
 		s.Fault = func(string) error {
 			if steps++; steps == n {

@@ -60,6 +60,7 @@ var valid = map[string]string{
 	"ipvlan":      `"master":"refuse1","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 	"loopback":    `"x":1`,
 	"macvlan":     `"master":"refuse1","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"networks":    `"prevResult":` + prev,
 	"patchbay":    `"plugins":[{"type":"bridge","bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}]`,
 	"policy":      `"namespace":"shop","prevResult":` + prev,
 	"portmap":     `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},"prevResult":` + prev,
