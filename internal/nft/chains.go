@@ -32,6 +32,9 @@ func (c *Conn) wrongChainsOf(family nftables.TableFamily, table string, want []c
 		}
 		misplaced := have != nil && (!w.at(have) || have.Drops)
 		if have != nil && !misplaced {
+			if w.keep {
+				continue
+			}
 			rules, err := c.ListRules(family, table, w.name)
 			if err != nil {
 				return nil, err

@@ -68,12 +68,18 @@ func (e Expr) stored(a netlink.Attribute) []byte {
 // zero reports whether all bytes are 0.
 func zero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
-// sameAttr reports whether an attribute has the wanted value. For a verdict, the library sets a flag in
+// sameAttr reports whether an attribute has the wanted value. An expression for each element of a set is compared as
+// others are. For a verdict, the library sets a flag in
 // the type within the value, and the kernel does not.
 func (e Expr) sameAttr(typ uint16, want []byte) bool {
 	have := e.Attr(typ)
 	if bytes.Equal(have, want) {
 		return true
+	}
+	if e.Name == "dynset" && typ == unix.NFTA_DYNSET_EXPR {
+		x, err1 := decodeExpr(have)
+		y, err2 := decodeExpr(want)
+		return err1 == nil && err2 == nil && x.is(y)
 	}
 	if e.Name != "immediate" || typ != unix.NFTA_IMMEDIATE_DATA {
 		return false

@@ -6,6 +6,7 @@ package nft
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -112,7 +113,9 @@ type setSpec struct {
 	onDemand bool   // its first element makes the set with the rules that look it up: see ondemand.go
 	length   int    // prefix length, for a set for one length; of Services another size
 	learned  bool   // rules add elements
-	inside   bool   // the last field of the key is raw bytes after the header of ICMP: see typeof.go
+	most     uint32 // of elements that rules add; 0: the kernel's default
+	keep     time.Duration
+	inside   bool // the last field of the key is raw bytes after the header of ICMP: see typeof.go
 }
 
 // fields are the fields of a key or of data.
@@ -162,6 +165,10 @@ var setSpecs = []setSpec{
 	{name: setInside4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv4}, inside: true},
 	{name: setInside6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv6}, inside: true},
 	{name: setRouters, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName}, learned: true},
+	{name: setForged4, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv4, fieldIPv4}, learned: true, most: mostFlows, keep: toldFor},
+	{name: setForged6, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName, fieldIPv6, fieldIPv6}, learned: true, most: mostFlows, keep: toldFor},
+	{name: setForgedRate, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName}, learned: true, most: mostPods, keep: rateFor},
+	{name: setForgedOnce, family: nftables.TableFamilyINet, level: ofPolicy, key: fields{fieldIfName}, learned: true, most: mostPods, keep: toldFor},
 	{name: SetFastPath, family: nftables.TableFamilyINet, level: ofFlows, key: fields{fieldIfName, fieldIfName}},
 	{name: SetSpoofChecked, family: nftables.TableFamilyBridge, key: fields{fieldIfName}},
 	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
@@ -257,6 +264,9 @@ func (s setSpec) set() *nftables.Set {
 	}
 	if s.learned && s.level == ofServices {
 		set.Size = mostMemories
+	}
+	if s.most > 0 {
+		set.Size, set.Timeout = s.most, s.keep
 	}
 	return set
 }

@@ -41,7 +41,7 @@ func ownSources(table nftables.TableFamily, all, v4, v6 string) []staticRule {
 func linkOther() []staticRule {
 	const inet = nftables.TableFamilyINet
 	forged := match{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"}} // the kernel returns the name with the zero byte
-	drop := verdict(expr.VerdictDrop)
+	drop := goTo(ChainForged)
 	rules := append(neighbours(inet, noAddr6()), staticRule{"", from(inet, prefix.LinkLocal(), verdict(expr.VerdictAccept))}, dhcp(inet, 68, 67, noAddress()))
 	for _, p := range [...]netip.Prefix{noAddr4(), noAddr6()} {
 		rules = append(rules, staticRule{notOfPod, from(inet, p, forged, drop)})
@@ -76,7 +76,7 @@ func insideErrors(table nftables.TableFamily, v4, v6 string, more ...staticRule)
 	}, more...)
 	drop := verdict(expr.VerdictDrop)
 	if table != nftables.TableFamilyBridge {
-		drop = rule(match{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"}}, drop)
+		drop = rule(match{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: CountForged + "\x00"}}, goTo(ChainForged))
 	}
 	return append(rules, staticRule{notToPod, drop})
 }

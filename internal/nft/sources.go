@@ -26,6 +26,8 @@ import (
 //	    set policy_sources_in4, policy_sources_in6 { "veth0a1b2c3d" . 10.1.0.5 }   typeof iifname . @th,192,32
 //	    set policy_sources_routers  links from which packets of networks behind a pod came in the last day
 //	    chain policy_sources_errors errors of ICMP from such a link
+//	    chain policy_sources_tail   drops, after policy_sources_tell has told it (tell.go)
+//	    chain policy_sources_tell, set policy_sources_told4, …6, policy_sources_rate, policy_sources_quiet, limit policy_sources_limit
 //	table bridge patchbay   pods at a port of a bridge
 //	    set policy_port, policy_port4, policy_port6
 //	    set policy_portin, policy_portout   ports of pods that a policy isolates, or that an ADD closed
@@ -65,6 +67,11 @@ const (
 	setPortIns4 = "policy_sources_portin4" // table bridge: port . destination of the packet in an error
 	setPortIns6 = "policy_sources_portin6" //
 
+	setForged4    = "policy_sources_told4" // link . source . destination that was told lately
+	setForged6    = "policy_sources_told6" //
+	setForgedRate = "policy_sources_rate"  // link, with its limit
+	setForgedOnce = "policy_sources_quiet" // link with a line in the last ten seconds
+
 	CountForged = "policy_forged" // packets of a pod's own link from an address that is not the pod's
 
 	chainSources      = "policy_sources"
@@ -72,6 +79,10 @@ const (
 	chainSourcesError = "policy_sources_errors"
 	chainSourcesOut   = "policy_sources_forward"
 	chainSourcesTo    = "policy_sources_to"
+	chainSourcesTell  = "policy_sources_tell"
+
+	// ChainForged drops packets from an address that is not the pod's, and has them told.
+	ChainForged = "policy_sources_tail"
 
 	// Frames of a port have their source MAC checked before.
 	prioSources = -299
@@ -126,6 +137,7 @@ func sourceChains(family nftables.TableFamily) []chainSpec {
 	}
 	router := staticRule{"", rule(match{loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(setRouters, false)}, verdict(expr.VerdictReturn))}
 	return []chainSpec{
+		{name: chainSourcesTell, keep: true}, {name: ChainForged, rules: forgedTail()},
 		{name: chainSourcesError, rules: insideErrors(family, setInside4, setInside6, router)}, {name: chainSourcesOther, rules: linkOther()},
 		atPrerouting(append(errorsFrom(family, SetOwnSource), ownSources(family, SetOwnSource, SetSource4, SetSource6)...)),
 	}
@@ -150,7 +162,7 @@ func sourceSetsOf(family nftables.TableFamily) []string {
 	if family == nftables.TableFamilyBridge {
 		return portSets()
 	}
-	return append(linkSets(), setRouters)
+	return append(linkSets(), setRouters, setForged4, setForged6, setForgedRate, setForgedOnce)
 }
 
 // CheckSources returns the work that makes the chains and sets of the check of sources in one table, if
@@ -235,9 +247,10 @@ func makeSources(enc *nftables.Conn, l layout, missing []string, wrong []wrongCh
 	return nil
 }
 
-// addForged queues the counter. The kernel keeps one that exists.
+// addForged queues the counter and the limit. The kernel keeps those that exist.
 func addForged(enc *nftables.Conn, l layout) {
 	if l.family == nftables.TableFamilyINet {
+		addLimit(enc, l.table())
 		enc.AddObj(&nftables.CounterObj{Table: l.table(), Name: CountForged})
 	}
 }

@@ -22,7 +22,7 @@ func (x sourceDrop) String() string {
 
 // Plan finds out which of its objects exist.
 func (x sourceDrop) Plan(c *Conn) (func(*nftables.Conn) error, error) {
-	sets, chains := sourceSetsOf(x.family), []string{chainSourcesTo, chainSourcesOut, chainSourcesError, chainSourcesOther, chainSources}
+	sets, chains := sourceSetsOf(x.family), []string{chainSourcesTell, ChainForged, chainSourcesTo, chainSourcesOut, chainSourcesError, chainSourcesOther, chainSources}
 	refs := make([]Ref, len(chains))
 	for i, name := range chains {
 		refs[i] = Ref{x.family, TableName, name}
@@ -47,6 +47,9 @@ func (x sourceDrop) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 		dropObjects(enc, t, chains, gone)
 		if counted {
 			enc.DeleteObject(&nftables.CounterObj{Table: t, Name: CountForged})
+		}
+		if slices.Contains(chains, chainSourcesTell) { // the limit is as old as this chain
+			enc.DeleteObject(tellLimit(t))
 		}
 		return nil
 	}, nil

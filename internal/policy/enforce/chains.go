@@ -32,6 +32,7 @@ func chainsOf(p *policy.Program, base bool) chains {
 		c.out[chainEgress] = baseLines(policy.Egress)
 		c.out[chainInput] = baseLines(policy.Egress)
 		c.out[chainIngress] = baseLines(policy.Ingress)
+		c.out.addTails()
 	}
 	return c.out
 }
@@ -55,22 +56,22 @@ type target struct {
 	name string
 }
 
-// baseVersion is the version of the base chains. The kernel's table has it beside the revision. If you change
-// baseLines, increase it. An ADD replaces older base chains, and keeps newer ones.
-const baseVersion = 3
+// baseVersion is the version of the base chains and the tails. The kernel's table has it beside the revision. If you change
+// baseLines or tailLines, increase it. An ADD replaces older base chains, and keeps newer ones.
+const baseVersion = 4
 
 // baseLines returns the rules of a base chain. What an ADD closed is dropped before the maps are asked,
 // because they may still have a former pod with the same address. Packets from a link-local address are
 // dropped: no policy judges them, so a pod could use them to reach its node whatever the policies say.
 func baseLines(d policy.Direction) []line {
 	source := d == policy.Egress
-	closed := line{source: source, counter: countClosed, verdict: expr.VerdictDrop, comment: closedByAdd}
+	closed := line{source: source, counter: countClosed, comment: closedByAdd}.drops(d, CauseClosed)
 	closed4, closed6 := closed, closed
 	closed4.family, closed4.pods = 4, closedSet(d, 0)
 	closed6.family, closed6.pods = 6, closedSet(d, 1)
 	lines := append([]line{{what: established, verdict: expr.VerdictAccept}}, discoveryLines()...)
 	if source {
-		lines = append(lines, line{what: linkLocal, counter: nft.CountForged, verdict: expr.VerdictDrop, comment: "an address of the link"})
+		lines = append(lines, line{what: linkLocal, counter: nft.CountForged, verdict: expr.VerdictGoto, chain: nft.ChainForged, comment: "an address of the link"})
 	}
 	return append(lines,
 		closed4,
@@ -108,7 +109,7 @@ func policyLines(c *policy.Chain) (lines []line) {
 // all ranges of a protocol if there are many, and for each family if it looks at the other end.
 func ruleLines(c *policy.Chain, r *policy.Rule) (lines []line) {
 	l := line{source: c.Direction == policy.Ingress, comment: c.Policy + " " + r.Source}
-	l.verdict, l.counter = verdictOf(c, r.Verdict)
+	l.decides(c, r.Verdict)
 	for _, ports := range portsOfLines(r.Ports) {
 		l.ports, l.portSet = ports.Ports, ports.set()
 		if r.Set == "" && r.RangeSet == "" {
@@ -134,16 +135,18 @@ func (l line) among(family int, r *policy.Rule) line {
 	return l
 }
 
-// verdictOf returns the verdict of a rule, and the counter if it denies. After Pass in the tier Admin, the
+// decides sets the verdict of a rule, and the counter if it denies. After Pass in the tier Admin, the
 // chain of the pod goes on with the next tier; no tier follows Baseline.
-func verdictOf(c *policy.Chain, v policy.Verdict) (expr.VerdictKind, string) {
+func (l *line) decides(c *policy.Chain, v policy.Verdict) {
 	switch {
 	case v == policy.Deny:
-		return expr.VerdictDrop, chainOf(c)
+		*l = l.drops(c.Direction, CauseDenied)
+		l.counter = chainOf(c)
 	case v == policy.Pass && c.Tier == policy.Admin:
-		return expr.VerdictReturn, ""
+		l.verdict = expr.VerdictReturn
+	default:
+		l.verdict = expr.VerdictAccept
 	}
-	return expr.VerdictAccept, ""
 }
 
 // pod adds the chains of a pod of this node.
@@ -155,7 +158,7 @@ func (c compiler) pod(p *policy.LocalPod) {
 		side := &p.Sides[d]
 		lines := make([]line, 0, len(p.Addresses)+2*len(side.Chains)+2)
 		if selects(p.Sides[1-d]) {
-			lines = append(lines, line{what: midstream, verdict: expr.VerdictDrop, comment: "not the first packet, and no known connection"})
+			lines = append(lines, line{what: midstream, comment: "not the first packet, and no known connection"}.drops(d, CauseMidstream))
 		}
 		c.out[kindPod[d]+hash(p.Name)] = c.appendSide(lines, p, d)
 	}
@@ -199,7 +202,7 @@ func (c compiler) appendSide(lines []line, p *policy.LocalPod, d policy.Directio
 	}
 	lines = appendJumps(lines, tiers[policy.Namespaced])
 	if side.Isolated {
-		return appendIsolation(lines, p, tiers[policy.Namespaced])
+		return appendIsolation(lines, p, d, tiers[policy.Namespaced])
 	}
 	return appendJumps(lines, tiers[policy.Baseline])
 }
@@ -233,11 +236,11 @@ func appendJumps(lines []line, list []*target) []line {
 }
 
 // appendIsolation drops packets that no rule allowed, and counts them for each policy that isolates the pod.
-func appendIsolation(lines []line, p *policy.LocalPod, by []*target) []line {
+func appendIsolation(lines []line, p *policy.LocalPod, d policy.Direction, by []*target) []line {
 	for _, t := range by {
 		lines = append(lines, line{what: counting, counter: t.name})
 	}
-	drop := line{verdict: expr.VerdictDrop, comment: p.Name + isolates}
+	drop := line{comment: p.Name + isolates}.drops(d, CauseIsolated)
 	if len(by) == 0 {
 		drop.counter = countUnknown
 	}

@@ -24,6 +24,12 @@
 //	set policy_closedin4, …6, policy_closedout4, …6 addresses that an ADD closed, with their owners
 //	set policy_local4, policy_local6                addresses of pods of this node in a program
 //	counter policy_closed                           packets that were denied because of an ADD
+//	chain policy_drop<in|out>_<cause>               the end of each rule that drops: counts, tells, drops (Cause)
+//	chain policy_tell<in|out>_<cause>               tells to NFLOG, if the agent wants it (Options.Tell); empty otherwise
+//	counter policy_drop<in|out>_<cause>             packets that were dropped for a cause
+//	set policy_told<in|out>4, …6                    flows that were told in the last ten seconds
+//	set policy_quiet<in|out>4, …6                   pods about which something was told in the last ten seconds
+//	set policy_rate<in|out>4, …6                    such pods, with their limits
 //	set policy_ownsource                            links of pods of this node, with their owners
 //	set policy_source4, policy_source6              such a link, and an address of its pod
 //	set policy_sources_in4, policy_sources_in6      the same, for packets in errors of ICMP
@@ -47,6 +53,10 @@
 //
 // A packet of the node itself enters pods by the hook output, which has no chain: its node may
 // always reach a pod. No rule recognises the node by its address.
+//
+// Every rule that drops ends with a goto to one of the tails (internal/nft/tell.go), so what is told costs nothing for a
+// packet that passes. The counters of the tails are exact: what was dropped is what was told, what NFLOG lost, and what
+// the limits kept back.
 //
 // With Options.Log, a rule that sends packets to NFLOG comes before each rule of a policy or a pod that
 // drops.

@@ -34,6 +34,14 @@ type Options struct {
 
 	Log *Log // nil: denied packets are only counted
 
+	// Tell is the group of NFLOG to which each dropped flow is told, within limits (nft.Teller); 0: to none. The prefixes
+	// are those of Prefix, and nft.PrefixForged.
+	Tell uint16
+
+	// Untold gets the error if the kernel cannot tell, because it lacks the module nfnetlink_log. Packets are dropped and
+	// counted then. nil: nobody needs it.
+	Untold func(error)
+
 	// Committed gets the time of each transaction, with its wait for those of other programs. nil: it is
 	// not measured.
 	Committed func(time.Duration)
@@ -49,7 +57,8 @@ type Enforcer struct {
 	exists   bool // the kernel has a revision
 	base     bool // the kernel has the base chains
 	attached []Closure
-	cut      Cut // what still has to be cut
+	mute     bool // the kernel cannot tell
+	cut      Cut  // what still has to be cut
 }
 
 // New returns an Enforcer that uses this connection. It changes nothing.
@@ -69,6 +78,9 @@ func (e *Enforcer) Load(ctx context.Context, p *policy.Program, owners map[netip
 	const tries = 5 // an ADD may have made the base chains in the meantime
 	for try := 1; ; try++ {
 		err := e.load(ctx, p, owners)
+		if e.hush(err) {
+			continue
+		}
 		if err == nil || try == tries || !errors.Is(err, ErrChanged) {
 			return err
 		}
@@ -170,7 +182,7 @@ func (e *Enforcer) Differences(p *policy.Program, owners map[netip.Addr]owner.Ke
 
 // Forget makes the next Load read what the kernel has, as the first one does. So a program that runs
 // for a long time finds what others changed in the table.
-func (e *Enforcer) Forget() { e.loaded = nil }
+func (e *Enforcer) Forget() { e.loaded, e.mute = nil, false }
 
 // Check returns ErrChanged if the policies in the kernel are not those that this Enforcer loaded, as
 // after `nft flush ruleset`. It looks only at the revision, which takes 0.1 ms. Changes that another

@@ -25,8 +25,10 @@ type forger struct {
 	sent  int
 }
 
-func newForger(t *testing.T) *forger {
-	p := newPair(t, Options{})
+func newForger(t *testing.T) *forger { return newForgerWith(t, Options{}) }
+
+func newForgerWith(t *testing.T, opts Options) *forger {
+	p := newPair(t, opts)
 	f := &forger{pair: p, heard: map[string]net.PacketConn{}}
 	f.address(p.client, "eth0", "10.1.1.3/32", "fd01::1:3/128", "fe80::a/64")
 	f.address(p.node, "v0", "fe80::b/64")

@@ -31,8 +31,8 @@ type line struct {
 	verdict expr.VerdictKind
 	chain   string // target of a jump, or map of the verdict
 	comment string
-	log     Log    // of reporting
-	prefix  string // of reporting
+	log     Log    // of reporting, quiet and limited
+	prefix  string // of reporting, quiet and limited
 }
 
 // what is a kind of line. Most are rules of policies.
@@ -48,6 +48,9 @@ const (
 	counting         // no verdict
 	reporting        // without a verdict: it logs packets that the next rule drops
 	linkLocal        // from a pod's link, and the source address is link-local
+	untold           // jump to the chain that tells, if the flow was not told lately
+	quiet            // tell, if nothing was told about the pod lately
+	limited          // tell, within the limits
 )
 
 const (
@@ -73,6 +76,8 @@ func (l line) exprs() []expr.Any {
 		return append(append(l.icmp6(), l.fromLink()...), l.end()...)
 	case midstream:
 		return append(append(ctState(ctNew), tcpFlags()...), l.end()...)
+	case untold, quiet, limited:
+		return l.tells()
 	case dispatch:
 		return append(l.ofFamily(), l.load(), &expr.Lookup{SourceRegister: reg1, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: l.chain})
 	}

@@ -29,6 +29,7 @@ const maxPrefix = 127
 func (e *Enforcer) wanted(p *policy.Program, base bool) *wanted {
 	w := stateOf(p, base)
 	w.lines.logging(e.opts.Log)
+	w.lines.tell(e.group())
 	return w
 }
 
@@ -38,7 +39,7 @@ func (c chains) logging(l *Log) {
 		return
 	}
 	for name, lines := range c {
-		if !isBase(name) {
+		if !isBase(name) && !ofTail(name) {
 			c[name] = logged(name, lines, *l)
 		}
 	}
@@ -54,7 +55,7 @@ func logged(chain string, lines []line, l Log) (out []line) {
 			jumps[line.chain] = line.comment
 		case line.what == counting:
 			by = append(by, jumps[line.counter])
-		case line.what == matching && line.verdict == expr.VerdictDrop:
+		case line.what == matching && line.dropping():
 			log := line
 			log.what, log.log, log.counter, log.comment = reporting, l, "", ""
 			log.prefix = prefixOf(chain, line, by)

@@ -38,6 +38,9 @@ const (
 	kindNets  = "policy_nets"
 	kindPorts = "policy_ports_"
 
+	kindTail = "policy_drop" // in or out, and a cause
+	kindTell = "policy_tell"
+
 	kindLocal = "policy_local" // addresses of this node's pods, which other sets and maps may have
 )
 
@@ -77,6 +80,9 @@ func ofADDs(set string) bool {
 	return set == nft.SetClosedIn4 || set == nft.SetClosedIn6 || set == nft.SetClosedOut4 || set == nft.SetClosedOut6
 }
 
+// ofOthers reports whether not programs decide what a set has, but ADDs or the kernel's rules.
+func ofOthers(set string) bool { return ofADDs(set) || ofKernel(set) }
+
 func isPods(set string) bool { return strings.HasPrefix(set, kindPods) }
 
 func isNets(set string) bool { return strings.HasPrefix(set, kindNets) }
@@ -102,6 +108,10 @@ func depth(chain string) int {
 		return 2
 	case strings.HasPrefix(chain, kindAdmin[0]), strings.HasPrefix(chain, kindAdmin[1]):
 		return 1
+	case strings.HasPrefix(chain, kindTail):
+		return -1
+	case strings.HasPrefix(chain, kindTell):
+		return -2
 	}
 	return 0
 }

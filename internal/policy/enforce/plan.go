@@ -73,10 +73,10 @@ func missing(a, b map[string]bool) (names []string) {
 func (p *plan) compareSets(before *state, after *wanted, same func(string) bool) error {
 	var removals, additions []step
 	for _, name := range slices.Sorted(maps.Keys(after.sets)) {
-		if before.sets[name] && (ofADDs(name) || same != nil && same(name)) {
+		if before.sets[name] && (ofOthers(name) || same != nil && same(name)) {
 			continue
 		}
-		if ofADDs(name) {
+		if ofOthers(name) {
 			p.prepare = append(p.prepare, after.addSet(name))
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -22,6 +23,7 @@ import (
 // reason says why the last of these steps decides. A rule is recognised by its chain and by what it does. A rule
 // of another program has no comment, or an unknown one. The comment, which may be cut, says what the rule is for.
 func (v *View) reason(steps []eval.Step) Reason {
+	steps = beforeTail(steps)
 	s := steps[len(steps)-1]
 	r := Reason{Fate: s.Does}
 	comment := s.Comment()
@@ -49,10 +51,34 @@ func (v *View) reason(steps []eval.Step) Reason {
 // isolating reports whether a rule of a pod's chain isolates the pod: the rule drops every packet that reaches
 // it.
 func isolating(r nft.Rule) bool {
-	drop := line{verdict: expr.VerdictDrop}
-	counted := drop
-	counted.counter = countUnknown
-	return r.Is(drop.exprs()) || r.Is(counted.exprs())
+	for _, drop := range []line{
+		line{}.drops(policy.Ingress, CauseIsolated), line{}.drops(policy.Egress, CauseIsolated),
+		{verdict: expr.VerdictDrop}, // an agent of an earlier release made it
+	} {
+		counted := drop
+		counted.counter = countUnknown
+		if r.Is(drop.exprs()) || r.Is(counted.exprs()) {
+			return true
+		}
+	}
+	return false
+}
+
+// beforeTail returns the steps up to the rule that sends a packet to a tail. This rule decides: the tail drops all
+// packets.
+func beforeTail(steps []eval.Step) []eval.Step {
+	last := steps[len(steps)-1]
+	if !isTail(last.Chain) || last.Does != eval.Dropped {
+		return steps
+	}
+	for i := range steps {
+		if steps[i].To == last.Chain {
+			steps = slices.Clone(steps[:i+1])
+			steps[i].Does = last.Does
+			return steps
+		}
+	}
+	return steps
 }
 
 // toItself reports whether a rule of a pod's chain accepts what comes back to the pod.

@@ -161,9 +161,9 @@ func openSteps(set string, open []nft.Element) (steps []step) {
 // empty then.
 func removeBase() step {
 	base := stateOf(&policy.Program{}, true)
-	return step{"remove the base chains", 20, func(enc *nftables.Conn) error {
+	return step{"remove the base chains", 50, func(enc *nftables.Conn) error {
 		var steps []step
-		for name := range base.chains {
+		for _, name := range slices.Backward(base.byDepth()) {
 			steps = append(steps, deleteChain(name))
 		}
 		for name := range base.sets {

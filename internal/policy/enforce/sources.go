@@ -63,6 +63,9 @@ func (e *Enforcer) attend(ctx context.Context, p *policy.Program, base bool) err
 		e.fw.Add(a.sources()...)
 	}
 	mendSources(e.fw, links, ports, e.loaded == nil)
+	if e.loaded == nil {
+		e.fw.Queue(nft.TellForged(e.group()))
+	}
 	if err := e.fw.Commit(ctx); err != nil {
 		return fmt.Errorf("check the sources of pods: %w", err)
 	}

@@ -113,6 +113,9 @@ func (w *wanted) addClosed(p *policy.Program, fill map[string]func() []element) 
 	if !w.base {
 		return
 	}
+	for _, name := range tellSets() {
+		w.sets[name] = true
+	}
 	for family := range families {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			w.sets[closedSet(d, family)] = true

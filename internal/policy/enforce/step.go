@@ -124,6 +124,9 @@ func markBase(was uint16) step {
 
 // setOf returns a set in the library's type. Its kind is in its name.
 func setOf(name string) *nftables.Set {
+	if s := nft.TellSet(name); s != nil {
+		return s
+	}
 	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name), HasTimeout: ofADDs(name)}
 	switch {
 	case isPorts(name):
