@@ -172,7 +172,8 @@ func forgedTail() []staticRule {
 // PrefixForged is the prefix of messages about packets from addresses that are not the pod's.
 const PrefixForged = "patchbay egress forged"
 
-// TellForged returns the work that tells such packets to a group of NFLOG. With group 0 they are only counted.
+// TellForged returns the work that tells such packets to a group of NFLOG. With group 0 they are only counted. CheckSources
+// must be queued before it.
 func TellForged(group uint16) Extra { return forgedTelling{group} }
 
 type forgedTelling struct{ group uint16 }
@@ -182,13 +183,10 @@ func (x forgedTelling) String() string {
 	return "tell packets that pods send from addresses of others to a group of NFLOG"
 }
 
-// Plan compares the rules. Without CheckSources, there is no such chain.
+// Plan compares the rules. If the chain is missing, CheckSources before it in the queue makes it.
 func (x forgedTelling) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	wrong, err := c.wrongChains(nftables.TableFamilyINet, []chainSpec{{name: chainSourcesTell, rules: x.rules()}})
 	if err != nil || len(wrong) == 0 {
-		return nil, err
-	}
-	if have, err := c.chain(Ref{nftables.TableFamilyINet, TableName, chainSourcesTell}); err != nil || have == nil && x.group == 0 {
 		return nil, err
 	}
 	return func(enc *nftables.Conn) error {

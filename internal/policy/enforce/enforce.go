@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -38,8 +39,8 @@ type Options struct {
 	// are those of Prefix, and nft.PrefixForged.
 	Tell uint16
 
-	// Untold gets the error if the kernel cannot tell, because it lacks the module nfnetlink_log. Packets are dropped and
-	// counted then. nil: nobody needs it.
+	// Untold gets the error if the kernel cannot tell, because it lacks the module nfnetlink_log, and nil if it can again.
+	// Packets are dropped and counted meanwhile. Untold may be nil.
 	Untold func(error)
 
 	// Committed gets the time of each transaction, with its wait for those of other programs. nil: it is
@@ -58,6 +59,8 @@ type Enforcer struct {
 	base     bool // the kernel has the base chains
 	attached []Closure
 	mute     bool // the kernel cannot tell
+	muted    bool // Untold has said so
+	forged   bool // forged packets are told, if anything is
 	cut      Cut  // what still has to be cut
 }
 
@@ -78,7 +81,7 @@ func (e *Enforcer) Load(ctx context.Context, p *policy.Program, owners map[netip
 	const tries = 5 // an ADD may have made the base chains in the meantime
 	for try := 1; ; try++ {
 		err := e.load(ctx, p, owners)
-		if e.hush(err) {
+		if try == 1 && errors.Is(err, unix.ENOENT) || e.hush(err) { // the first time, another program may have deleted something
 			continue
 		}
 		if err == nil || try == tries || !errors.Is(err, ErrChanged) {

@@ -37,7 +37,7 @@ func (v *View) reason(steps []eval.Step) Reason {
 	case ofPod(s.Chain) && toItself(s.Rule) && ends(comment, itself):
 		r.Text = "no NetworkPolicy keeps a pod from itself"
 	case isBase(s.Chain) && s.Does == eval.Dropped && comment == closedByAdd:
-		r.Text = "its ADD closed it, because a policy selects it, and the agent has not loaded its policies yet"
+		r.Text = ClosedByAdd
 	case isBase(s.Chain) && ofDiscovery(s.Rule):
 		r.Text = "neighbour discovery always passes"
 	case isBase(s.Chain) && s.Has("ct", "") && s.Does == eval.Accepted && comment == "":
@@ -216,15 +216,22 @@ func (v *View) byDefault(r *Reason, steps []eval.Step) {
 			r.Policies = append(r.Policies, name)
 		}
 	}
-	switch len(r.Policies) {
-	case 0:
-		r.Text = "its labels, or those of its namespace, are not known yet, and a policy may select or deny it"
-	case 1:
-		r.Text = "no rule allows it, and it is isolated by networkpolicy " + r.Policies[0]
-	default:
-		r.Text = "no rule allows it, and it is isolated by the networkpolicies " + strings.Join(r.Policies, ", ")
-	}
+	r.Text = IsolatedBy(r.Policies)
 }
+
+// IsolatedBy says why a packet is dropped that no rule allows, if these policies isolate the pod.
+func IsolatedBy(policies []string) string {
+	switch len(policies) {
+	case 0:
+		return "its labels, or those of its namespace, are not known yet, and a policy may select or deny it"
+	case 1:
+		return "no rule allows it, and it is isolated by networkpolicy " + policies[0]
+	}
+	return "no rule allows it, and it is isolated by the networkpolicies " + strings.Join(policies, ", ")
+}
+
+// ClosedByAdd says why a packet to or from a pod that an ADD closed is dropped.
+const ClosedByAdd = "its ADD closed it, because a policy selects it, and the agent has not loaded its policies yet"
 
 // countedIn returns the counter of a rule.
 func countedIn(r nft.Rule) string {

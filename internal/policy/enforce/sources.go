@@ -63,12 +63,13 @@ func (e *Enforcer) attend(ctx context.Context, p *policy.Program, base bool) err
 		e.fw.Add(a.sources()...)
 	}
 	mendSources(e.fw, links, ports, e.loaded == nil)
-	if e.loaded == nil {
+	if links && (e.loaded == nil || !e.forged) { // else an ADD may have made the chain since
 		e.fw.Queue(nft.TellForged(e.group()))
 	}
 	if err := e.fw.Commit(ctx); err != nil {
 		return fmt.Errorf("check the sources of pods: %w", err)
 	}
+	e.forged = links
 	return nil
 }
 

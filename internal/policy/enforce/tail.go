@@ -5,6 +5,7 @@ package enforce
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/google/nftables/expr"
@@ -137,12 +138,55 @@ func (e *Enforcer) group() uint16 {
 // hush makes the tails tell nothing if the kernel refused their rules: without nfnetlink_log it answers ENOENT. Policies
 // must be in force anyway. Load tries again after Forget. hush reports whether it changed that.
 func (e *Enforcer) hush(err error) bool {
-	if e.group() == 0 || !errors.Is(err, unix.ENOENT) {
-		return false
+	switch {
+	case e.group() == 0:
+	case errors.Is(err, unix.ENOENT):
+		e.mute, e.muted = true, true
+		e.untold(err)
+		return true
+	case err == nil && e.muted:
+		e.muted = false
+		e.untold(nil)
 	}
-	e.mute = true
+	return false
+}
+
+func (e *Enforcer) untold(err error) {
 	if e.opts.Untold != nil {
 		e.opts.Untold(err)
 	}
-	return true
+}
+
+// Count is how many packets were dropped for a cause since the tail exists.
+type Count struct {
+	Direction policy.Direction
+	Cause     Cause
+	Packets   uint64
+}
+
+// Counts returns the counters of all tails that the kernel has. Each dropped packet is in one of them.
+func Counts(fw *nft.Conn) (list []Count, err error) {
+	counters, err := fw.PolicyCounters()
+	if err != nil {
+		return nil, fmt.Errorf("read counters of dropped packets: %w", err)
+	}
+	of := map[string]Count{nft.CountForged: {Direction: policy.Egress, Cause: CauseForged}}
+	chains{}.eachTail(func(d policy.Direction, c Cause) { of[tailOf(d, c)] = Count{Direction: d, Cause: c} })
+	for _, c := range counters {
+		if n, ok := of[c.Name]; ok {
+			n.Packets = c.Packets
+			list = append(list, n)
+		}
+	}
+	return list, nil
+}
+
+// ParsePrefix reads the prefix of a message.
+func ParsePrefix(prefix string) (d policy.Direction, c Cause, ok bool) {
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		if text, found := strings.CutPrefix(prefix, Prefix(d, "")); found {
+			return d, Cause(text), true
+		}
+	}
+	return 0, "", false
 }

@@ -282,7 +282,7 @@ func TestKernelWithoutLog(t *testing.T) {
 	}
 	e.Forget()
 	load(t, e, p)
-	if got := nftTool(t, "list", "ruleset"); !strings.Contains(got, " log ") {
-		t.Error("after the comparison nothing is told")
+	if got := nftTool(t, "list", "ruleset"); !strings.Contains(got, " log ") || said != nil {
+		t.Errorf("after the comparison nothing is told, or %v is said", said)
 	}
 }
