@@ -15,6 +15,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/node"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
+	"github.com/patchbay-net/patchbay/internal/drops"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
@@ -53,6 +54,7 @@ type nodeCommand struct {
 	Unknown    string            `long:"policy-unknown" default:"closed" choice:"closed" choice:"open" description:"new pods as long as this node has never known the policies of the cluster: closed isolates them, open starts them without policies"`
 	Keep       bool              `long:"policy-keep-connections" description:"a change of policies ends no connection that it denies; it applies to new ones"`
 	LogGroup   uint16            `long:"policy-log-group" value-name:"GROUP" description:"send packets that policies deny to this group of NFLOG, of each rule at most 10 a second; 0: do not"`
+	DropsGroup uint16            `long:"drops-group" value-name:"GROUP" default:"9472" description:"the group of NFLOG by which the kernel tells the agent dropped packets, for patchbay drops; 0: they are only counted"`
 	Space      string            `long:"containers-namespace" value-name:"NAME" description:"the namespace whose network policies apply to containers on the pods' network that are not pods, as of docker run (default: none apply)"`
 	Labels     map[string]string `long:"containers-label" value-name:"KEY=VALUE" key-value-delimiter:"=" description:"a label by which policies select such containers; may be repeated"`
 	Services   string            `long:"services" default:"off" choice:"on" choice:"off" description:"serve Services, instead of kube-proxy; off removes what an earlier run made"`
@@ -110,6 +112,7 @@ func (c *nodeCommand) Execute(args []string) error {
 	}
 	defer fabric.Close()
 	opts.Fabric = fabric
+	c.listenForDrops(&opts)
 	if a, err = node.New(opts); err != nil {
 		return err
 	}
@@ -120,6 +123,19 @@ func (c *nodeCommand) Execute(args []string) error {
 	defer stop()
 	a.Run(c.app.ctx)
 	return nil
+}
+
+// listenForDrops makes the socket of patchbay drops. The node does not need it, so the agent works without it, too.
+func (c *nodeCommand) listenForDrops(o *node.Options) {
+	if o.NetworkPolicy.Off || o.NetworkPolicy.DropsGroup == 0 {
+		return
+	}
+	l, err := listen(drops.Socket(o.Paths.Run))
+	if err != nil {
+		o.Log("patchbay drops does not work: %v", err)
+		return
+	}
+	o.NetworkPolicy.DropsListener = l
 }
 
 // keys returns this node's WireGuard keys, and makes them at the first start. With another
@@ -137,7 +153,8 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 		Config:   node.Kubeconfig(c.Kubeconfig), Paths: where, ConfDir: c.ConfDir, Log: printLine,
 		MasqueradeConfig: c.Masquerade, Egress: c.Egress,
 		NetworkPolicy: node.NetworkPolicy{
-			Off: c.Policy == "off", KeepConnections: c.Keep, UnknownOpen: c.Unknown == "open", OwnNamespace: c.Default == "own-namespace", LogGroup: c.LogGroup,
+			Off: c.Policy == "off", KeepConnections: c.Keep, UnknownOpen: c.Unknown == "open", OwnNamespace: c.Default == "own-namespace",
+			LogGroup: c.LogGroup, DropsGroup: c.DropsGroup,
 		},
 	}
 	if o.Node, err = c.name(); err != nil {
@@ -148,6 +165,9 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 	}
 	if o.Services, err = c.services(); err != nil {
 		return o, err
+	}
+	if c.LogGroup != 0 && c.LogGroup == c.DropsGroup {
+		return o, usageError{fmt.Errorf("--policy-log-group and --drops-group are both %d: a group of NFLOG has one reader, so choose another for one of them", c.LogGroup)}
 	}
 	if o.Containers, err = node.Containers(c.Space, c.Labels); err != nil {
 		return o, usageError{err}

@@ -33,6 +33,7 @@ const policyPlugin = "policy"
 type addrOwners struct {
 	addrs    map[netip.Addr]owner.Key
 	closures []enforce.Closure
+	pods     map[string]string // by their links
 }
 
 // attachments reads the records of this node's attachments to which policies apply. If a record cannot
@@ -49,7 +50,7 @@ func attachments(run string) (list []policies.Attached, of addrOwners, ok bool, 
 	for _, t := range torn {
 		errs = append(errs, fmt.Errorf("%w; its pod stays closed: delete the pod", t.Err))
 	}
-	of = addrOwners{addrs: map[netip.Addr]owner.Key{}}
+	of = addrOwners{addrs: map[netip.Addr]owner.Key{}, pods: map[string]string{}}
 	for _, r := range records {
 		if r.Sends != nil {
 			of.closures = append(of.closures, closureFor(r, r.Sends))
@@ -82,6 +83,9 @@ func closureFor(r *record.Record, p *record.Policed) enforce.Closure {
 // add notes a record's links and addresses.
 func (k *addrOwners) add(r *record.Record) (err error) {
 	k.closures = append(k.closures, closureFor(r, r.Policed))
+	if r.Policed.Link != "" {
+		k.pods[r.Policed.Link] = r.Policed.Namespace + "/" + r.Policed.Name
+	}
 	for _, addr := range r.Policed.Addrs {
 		if other, exists := k.addrs[addr]; exists && other != r.Owner {
 			err = fmt.Errorf("two attachments have the address %s, one of them %s/%s: `patchbay gc --apply` removes the dead one", addr, r.Policed.Namespace, r.Policed.Name)

@@ -6,12 +6,14 @@ package node
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/patchbay-net/patchbay/daemons/internal/burst"
+	served "github.com/patchbay-net/patchbay/daemons/internal/drops"
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -31,13 +33,16 @@ type NetworkPolicy struct {
 	OwnNamespace    bool // by default pods receive packets of other pods only from their own namespace
 
 	LogGroup uint16 // of NFLOG, to which denied packets are sent; 0: to none
+
+	DropsGroup    uint16       // of NFLOG, to which the kernel tells this agent dropped packets; 0: it does not
+	DropsListener net.Listener // where clients ask for them; nil: nowhere
 }
 
 // logRate is how many packets of a rule are logged in a second.
 const logRate = 10
 
 func (c NetworkPolicy) enforcement() enforce.Options {
-	o := enforce.Options{KeepConnections: c.KeepConnections, CutLater: true}
+	o := enforce.Options{KeepConnections: c.KeepConnections, CutLater: true, Tell: c.DropsGroup}
 	if c.LogGroup != 0 {
 		o.Log = &enforce.Log{Group: c.LogGroup, PerSecond: logRate}
 	}
@@ -71,6 +76,8 @@ type networkPolicy struct {
 	cutConnections func(*enforce.Cut, func(*enforce.Cut)) error // ends connections in the kernel's table
 	dropped        atomic.Pointer[[]enforce.Drop]               // the last numbers of packets that policies denied
 	patience       time.Duration                                // with policies that are not known, before the first pods
+	witness        *witness
+	told           *served.Service // nil: dropped packets are not told
 
 	// Only the goroutine of Follow uses these fields.
 	owners   addrOwners
@@ -92,8 +99,9 @@ func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
 	n := &networkPolicy{
 		choices: o.NetworkPolicy, paths: o.Paths, cluster: policies.New(o.Node), status: s,
 		started: time.Now(), sync: policymirror.Sync, patience: firstWait, absent: reconcileEvery, changed: func() {}, uncut: make(chan struct{}, 1),
-		cutConnections: (*enforce.Cut).Do,
+		cutConnections: (*enforce.Cut).Do, witness: newWitness(),
 	}
+	n.told = n.service()
 	if n.choices.OwnNamespace {
 		n.cluster.DefaultOwnNamespace()
 	}
@@ -117,6 +125,9 @@ func (n *networkPolicy) run(ctx context.Context, a *Agent) {
 		})
 	})
 	wg.Go(func() { n.tick(ctx) })
+	if n.told != nil {
+		wg.Go(func() { n.told.Run(ctx) })
+	}
 	wg.Go(func() { n.endConnections(ctx, a) })
 	n.cluster.Follow(ctx, collect, n.attach, func(s *policy.State) error { return n.program(ctx, s) })
 	wg.Wait()
@@ -135,6 +146,7 @@ func (n *networkPolicy) open() (end func()) {
 	n.fw = nft.Open(n.paths.Run)
 	opts := n.choices.enforcement()
 	opts.Committed = func(took time.Duration) { n.status.transaction.Observe(took.Seconds()) }
+	opts.Untold = func(err error) { n.status.trouble.set(dropsRefused, untold(err)) }
 	n.enforcer = enforce.New(n.fw, opts)
 	return func() {
 		n.mu.Lock()
@@ -173,6 +185,7 @@ func (n *networkPolicy) attach() {
 	list, owners, ok, err := attachments(n.paths.Run)
 	if ok {
 		n.owners = owners
+		n.witness.attach(owners.pods)
 		n.cluster.Attach(list)
 	}
 	_, localErr := n.moved()
@@ -200,6 +213,7 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	if mirrored == nil && n.ready.CompareAndSwap(false, true) {
 		n.changed()
 	}
+	n.witness.expect(s, d.Program)
 	loaded := n.load(ctx, d.Program)
 	mirrored = errors.Join(mirrored, n.sync(n.paths, files)) // the kernel does not wait for a disk that hangs
 	if ctx.Err() != nil {
@@ -235,6 +249,7 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	err := n.enforcer.Load(ctx, p, n.owners.addrs)
 	if n.loaded = nil; err == nil {
 		n.compare, n.began, n.loaded, n.opened = false, true, p, n.owners.addrs
+		n.witness.replace(p)
 		resident.Signal(n.uncut)
 	}
 	return err

@@ -98,7 +98,7 @@ func (c *churn) wrong(format string, args ...any) {
 	c.wrongs = append(c.wrongs, fmt.Sprintf(format, args...))
 }
 
-func newChurn(t *testing.T) *churn {
+func newChurn(t *testing.T, change ...func(*Options)) *churn {
 	nettest.Need(t, nettest.Program("nft"))
 	c := &churn{policyLab: newPolicyLab(t), roles: map[netip.Addr]string{}}
 	c.dir = "/run/churn"                                                                            // in memory, as /run of a node
@@ -129,6 +129,9 @@ func newChurn(t *testing.T) *churn {
 	}
 	c.start(func(o *Options) {
 		o.Paths, o.Cluster = p, []netip.Prefix{netip.MustParsePrefix("198.18.60.0/22")}
+		for _, f := range change {
+			f(o)
+		}
 	})
 	c.await("ready", func() bool { return c.Ready() == nil && c.programs() > 0 })
 	var err error

@@ -55,6 +55,7 @@ func (c policyCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(policyDesc("selecting", "Policies that select pods of this node."), float64(p.policies))
 	gauge(policyDesc("problems", "Objects of the cluster that are not understood, and so close something."), float64(len(p.problems)))
 	c.collectDrops(out)
+	c.collectTold(out)
 }
 
 func (c policyCollector) collectDrops(out chan<- prometheus.Metric) {
@@ -68,4 +69,30 @@ func (c policyCollector) collectDrops(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(d.Packets), d.Policy, d.Direction.String())
 		out <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(d.Bytes), d.Policy, d.Direction.String())
 	}
+}
+
+func (c policyCollector) collectTold(out chan<- prometheus.Metric) {
+	if c.told == nil {
+		return
+	}
+	stats := c.told.Stats()
+	count := func(d *prometheus.Desc, n uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	told := dropDesc("events_total", "Dropped packets that were told, one of each flow in ten seconds.", "direction", "cause")
+	for k, n := range stats.Told {
+		count(told, n, k.Direction, k.Cause)
+	}
+	counted := dropDesc("packets_total", "Packets that were dropped since the agent began to read them.", "direction", "cause")
+	for k, n := range stats.Counted {
+		count(counted, n, k.Direction, k.Cause)
+	}
+	lost := dropDesc("events_lost_total", "Of the packets that the kernel told, those that did not come to the agent (kernel) or to a client that was too slow (client).", "where")
+	count(lost, stats.Lost, "kernel")
+	count(lost, stats.Missed, "client")
+	count(dropDesc("events_unexplained_total", "Told packets that no policy denies that the agent knows."), stats.Unexplained)
+}
+
+func dropDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(space+"_drop_"+name, help, labels, nil)
 }

@@ -30,6 +30,8 @@ const (
 	policyBypassed    plan.Reason = "NetworkPolicyBypassed"
 	connectionsUncut  plan.Reason = "NetworkPolicyConnectionsLive"
 	policiesUnwatched plan.Reason = "NetworkPolicyNotWatched"
+	dropsUntold       plan.Reason = "DroppedPacketsUntold"
+	dropsRefused      plan.Reason = "DroppedPacketsRefused"
 	recordsUnwatched  plan.Reason = "NewPodsNotWatched"
 )
 

@@ -1,0 +1,112 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bufio"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/drops"
+)
+
+var aDrop = drops.Drop{
+	Time: time.Date(2026, 12, 1, 12, 0, 1, 250e6, time.Local), Direction: "ingress", Cause: "isolated", Protocol: "tcp", Port: 5433,
+	From: drops.End{Address: netip.MustParseAddr("10.1.0.5"), Pod: "shop/web"}, To: drops.End{Address: netip.MustParseAddr("10.1.0.6")},
+	Reason: "no rule allows it",
+}
+
+// Each kind of line has a text.
+func TestDropText(t *testing.T) {
+	ping, other := aDrop, aDrop
+	ping.Protocol, ping.Port = "icmpv6", 128
+	other.Protocol, other.Port = "protocol 89", 0
+	for _, c := range []struct {
+		line drops.Line
+		want string
+	}{
+		{drops.Line{Drop: &aDrop}, "2026-12-01 12:00:01.250  shop/web 10.1.0.5 -> 10.1.0.6  tcp 5433  ingress: no rule allows it"},
+		{drops.Line{Drop: &ping}, "2026-12-01 12:00:01.250  shop/web 10.1.0.5 -> 10.1.0.6  icmpv6 type 128  ingress: no rule allows it"},
+		{drops.Line{Drop: &other}, "2026-12-01 12:00:01.250  shop/web 10.1.0.5 -> 10.1.0.6  protocol 89  ingress: no rule allows it"},
+		{drops.Line{More: &drops.More{Direction: "egress", Cause: "denied", Packets: 1}}, "1 packet not shown: egress, denied"},
+		{drops.Line{Missed: 3}, "3 lines are missing, because they came faster than they were printed"},
+		{
+			drops.Line{Totals: &drops.Totals{Since: aDrop.Time, Counted: 12, Shown: 3, Lost: 1, NotShown: 8}},
+			"12 packets of the node dropped since 2026-12-01 12:00:01: 3 shown, 1 lost on the way, 8 not shown",
+		},
+		{drops.Line{}, "a line of a newer agent, which this patchbay does not know"},
+	} {
+		if got := dropText(c.line); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+// What a terminal would obey is not printed: controls of C0 and C1, and those that turn text around.
+func TestPrintable(t *testing.T) {
+	if got := printable("shop/\x1b[31mweb\u009b1m\u202eevil\x7f\n é"); got != "shop/[31mweb1mevil é" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// The command prints what the agent says, and asks for what the flags say.
+func TestDropsCommand(t *testing.T) {
+	a := newApp(nil)
+	var out, errs strings.Builder
+	a.stdout, a.stderr, a.paths.Run = &out, &errs, t.TempDir()
+	if err := os.Mkdir(filepath.Dir(drops.Socket(a.paths.Run)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", drops.Socket(a.paths.Run))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan string, 2)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			line, _ := bufio.NewReader(conn).ReadString('\n') //nolint:errcheck // the test sees the text
+			asked <- line
+			enc := json.NewEncoder(conn)
+			enc.Encode(drops.Line{Drop: &aDrop})              //nolint:errcheck // the test sees the output
+			enc.Encode(drops.Line{Error: "another\n reader"}) //nolint:errcheck // as well
+			conn.Close()                                      //nolint:errcheck // as well
+		}
+	}()
+	for args, want := range map[string]struct{ request, out, errs string }{
+		"drops -f --pod shop/web": {`{"follow":true,"last":100,"end":"shop/web"}`, dropText(drops.Line{Drop: &aDrop}), "patchbay: another reader"},
+		"drops --json -n 0":       {`{}`, `{"drop":{"time":"2026-12-01T12:00:01.25`, ""},
+	} {
+		out.Reset()
+		errs.Reset()
+		a.args = strings.Fields(args)
+		if status := a.main(); status != 0 {
+			t.Fatalf("%s: status %d: %s", args, status, errs.String())
+		}
+		if got := strings.TrimSpace(<-asked); got != want.request {
+			t.Errorf("%s asks %s, want %s", args, got, want.request)
+		}
+		if !strings.HasPrefix(out.String(), want.out) || strings.TrimSpace(errs.String()) != want.errs {
+			t.Errorf("%s prints\n%s\nand\n%s", args, out.String(), errs.String())
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.args = []string{"drops"}
+	a.paths.Run = filepath.Join(a.paths.Run, "empty")
+	errs.Reset()
+	if status := a.main(); status != 1 || !strings.Contains(errs.String(), drops.ErrDial.Error()) {
+		t.Errorf("without an agent: status %d, %s", status, errs.String())
+	}
+}
