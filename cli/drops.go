@@ -48,7 +48,7 @@ func (c *dropsCommand) Execute([]string) error {
 	}
 	err := drops.Ask(c.app.ctx, drops.Socket(c.app.paths.Run), drops.Request{Follow: c.Follow, Last: c.Last, End: c.Pod}, c.print)
 	if errors.Is(err, drops.ErrDial) {
-		return errors.Join(c.counters(), hinted(err, "patchbayd node is the agent of a Kubernetes node; these counters are the kernel's, since its rules exist"))
+		return errors.Join(c.counters(), hinted(err, "the agent of a Kubernetes node is patchbayd node; lines above this, if there are any, are the kernel's counters"))
 	}
 	return err
 }

@@ -56,19 +56,27 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// The command prints what the agent says, and asks for what the flags say.
-func TestDropsCommand(t *testing.T) {
+// dropsRun runs the command with a directory of records.
+func dropsRun(dir, args string) (status int, out, errs string) {
+	var stdout, stderr strings.Builder
 	a := newApp(nil)
-	var out, errs strings.Builder
-	a.stdout, a.stderr, a.paths.Run = &out, &errs, t.TempDir()
-	if err := os.Mkdir(filepath.Dir(drops.Socket(a.paths.Run)), 0o700); err != nil {
+	a.args, a.stdout, a.stderr, a.paths.Run = strings.Fields(args), &stdout, &stderr, dir
+	status = a.main()
+	return status, stdout.String(), strings.TrimSpace(stderr.String())
+}
+
+// agentSays answers each client with two lines, and tells what it was asked.
+func agentSays(t *testing.T, dir string) (asked chan string) {
+	t.Helper()
+	if err := os.Mkdir(filepath.Dir(drops.Socket(dir)), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", drops.Socket(a.paths.Run))
+	l, err := net.Listen("unix", drops.Socket(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := make(chan string, 2)
+	t.Cleanup(func() { l.Close() }) //nolint:errcheck // a test
+	asked = make(chan string, 1)
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -76,37 +84,39 @@ func TestDropsCommand(t *testing.T) {
 				return
 			}
 			line, _ := bufio.NewReader(conn).ReadString('\n') //nolint:errcheck // the test sees the text
-			asked <- line
+			asked <- strings.TrimSpace(line)
 			enc := json.NewEncoder(conn)
 			enc.Encode(drops.Line{Drop: &aDrop})              //nolint:errcheck // the test sees the output
 			enc.Encode(drops.Line{Error: "another\n reader"}) //nolint:errcheck // as well
 			conn.Close()                                      //nolint:errcheck // as well
 		}
 	}()
+	return asked
+}
+
+// The command asks for what the flags say, and prints what the agent says.
+func TestDropsCommand(t *testing.T) {
+	dir := t.TempDir()
+	asked := agentSays(t, dir)
 	for args, want := range map[string]struct{ request, out, errs string }{
 		"drops -f --pod shop/web": {`{"follow":true,"last":100,"end":"shop/web"}`, dropText(drops.Line{Drop: &aDrop}), "patchbay: another reader"},
 		"drops --json -n 0":       {`{}`, `{"drop":{"time":"2026-12-01T12:00:01.25`, ""},
 	} {
-		out.Reset()
-		errs.Reset()
-		a.args = strings.Fields(args)
-		if status := a.main(); status != 0 {
-			t.Fatalf("%s: status %d: %s", args, status, errs.String())
+		status, out, errs := dropsRun(dir, args)
+		if status != 0 {
+			t.Fatalf("%s: status %d: %s", args, status, errs)
 		}
-		if got := strings.TrimSpace(<-asked); got != want.request {
+		if got := <-asked; got != want.request {
 			t.Errorf("%s asks %s, want %s", args, got, want.request)
 		}
-		if !strings.HasPrefix(out.String(), want.out) || strings.TrimSpace(errs.String()) != want.errs {
-			t.Errorf("%s prints\n%s\nand\n%s", args, out.String(), errs.String())
+		if !strings.HasPrefix(out, want.out) || errs != want.errs {
+			t.Errorf("%s prints\n%s\nand\n%s", args, out, errs)
 		}
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
+	if status, _, errs := dropsRun(t.TempDir(), "drops"); status != 1 || !strings.Contains(errs, drops.ErrDial.Error()) {
+		t.Errorf("without an agent: status %d, %s", status, errs)
 	}
-	a.args = []string{"drops"}
-	a.paths.Run = filepath.Join(a.paths.Run, "empty")
-	errs.Reset()
-	if status := a.main(); status != 1 || !strings.Contains(errs.String(), drops.ErrDial.Error()) {
-		t.Errorf("without an agent: status %d, %s", status, errs.String())
+	if status, _, errs := dropsRun(dir, "drops --last -1"); status == 0 || !strings.Contains(errs, "--last") {
+		t.Errorf("with less than nothing: status %d, %s", status, errs)
 	}
 }

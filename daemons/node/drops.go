@@ -24,23 +24,31 @@ const (
 	// lingers is how long a message about a packet may be on its way, after the program that dropped it has gone.
 	lingers = 2 * time.Second
 
+	// mostFormer limits the memory for programs that have just gone. Constant change makes some in a second.
+	mostFormer = 3
+
 	// namesKept is how long the name of a pod that has gone is known.
 	namesKept = time.Minute
 )
 
 // witness explains dropped packets by the programs that may have dropped them. It is safe for concurrent use.
 type witness struct {
-	mu       sync.Mutex
-	state    *policy.State // of the newest program, for names
-	next     *policy.Program
-	now      *policy.Program // in force
-	former   *policy.Program
-	switched time.Time
-	links    map[string]string // pods by their links
-	names    map[netip.Addr]string
-	gone     map[netip.Addr]departed
+	mu     sync.Mutex
+	state  *policy.State // of the newest program, for names
+	next   *policy.Program
+	now    *policy.Program   // in force
+	former []replaced        // the last one first
+	links  map[string]string // pods by their links
+	names  map[netip.Addr]string
+	gone   map[netip.Addr]departed
 
 	linkName func(index int) string
+}
+
+// replaced is a program that was in force.
+type replaced struct {
+	program *policy.Program
+	at      time.Time
 }
 
 // departed is a pod that a program does not have any more.
@@ -78,10 +86,20 @@ func (w *witness) expect(s *policy.State, p *policy.Program) {
 func (w *witness) replace(p *policy.Program) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.now != nil {
+	if w.now != nil && w.now != p {
 		w.depart(w.now, p)
+		w.former = slices.Insert(w.former, 0, replaced{w.now, time.Now()})
+		w.former = w.former[:min(len(w.former), mostFormer)]
+		time.AfterFunc(lingers, w.forget)
 	}
-	w.former, w.now, w.switched = w.now, p, time.Now()
+	w.now = p
+}
+
+// forget gives up programs that have gone.
+func (w *witness) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.former = slices.DeleteFunc(w.former, func(r replaced) bool { return time.Since(r.at) >= lingers })
 }
 
 // depart keeps the names of pods that the next program lacks for a while.
@@ -131,8 +149,8 @@ func (w *witness) explain(p served.Packet) drops.Drop {
 // gone may have denied it, and the next one may be in force already.
 func (w *witness) judge(d *drops.Drop, p served.Packet, way policy.Direction, cause enforce.Cause) {
 	asked := []*policy.Program{w.now, w.next}
-	if time.Since(w.switched) < lingers {
-		asked = append(asked, w.former)
+	for _, r := range w.former {
+		asked = append(asked, r.program)
 	}
 	for _, program := range asked {
 		if program == nil {

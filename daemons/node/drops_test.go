@@ -217,6 +217,7 @@ func TestWitness(t *testing.T) {
 			t.Errorf("just after a change: %+v", d)
 		}
 		time.Sleep(time.Millisecond)
+		synctest.Wait()
 		if d := w.explain(p); !d.Unexplained || d.To.Pod != "shop/web" {
 			t.Errorf("long after a change: %+v", d)
 		}

@@ -213,7 +213,9 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	if mirrored == nil && n.ready.CompareAndSwap(false, true) {
 		n.changed()
 	}
-	n.witness.expect(s, d.Program)
+	if n.told != nil { // a witness keeps the state and some programs
+		n.witness.expect(s, d.Program)
+	}
 	loaded := n.load(ctx, d.Program)
 	mirrored = errors.Join(mirrored, n.sync(n.paths, files)) // the kernel does not wait for a disk that hangs
 	if ctx.Err() != nil {
@@ -249,7 +251,9 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	err := n.enforcer.Load(ctx, p, n.owners.addrs)
 	if n.loaded = nil; err == nil {
 		n.compare, n.began, n.loaded, n.opened = false, true, p, n.owners.addrs
-		n.witness.replace(p)
+		if n.told != nil {
+			n.witness.replace(p)
+		}
 		resident.Signal(n.uncut)
 	}
 	return err
