@@ -21,13 +21,34 @@ import (
 // unless the plugin needs none, a Conf. What Probe found is in said, one sentence each. As for Check, the process
 // must have a network of its own.
 func Probe(s Subject, path []string) (out Subject, said []string, err error) {
+	return ask(s, path, (*question).ask)
+}
+
+// Versions completes the versions that a subject leaves open by those that the program says it supports: it may be an
+// older release. If its VERSION fails, the subject stays as it is, and the rules say so.
+func Versions(s Subject, path []string) (out Subject, said []string) {
+	asked, said, err := ask(s, path, (*question).versions)
+	if err != nil {
+		return s, nil
+	}
+	if s.MinVersion == "" && spec.AtLeast(asked.MinVersion, s.minVersion()) {
+		s.MinVersion = asked.MinVersion
+	}
+	if s.MaxVersion == "" {
+		s.MaxVersion = asked.MaxVersion
+	}
+	return s, said
+}
+
+// ask runs questions as a trial, and returns what they learned.
+func ask(s Subject, path []string, questions func(*question, tester) error) (Subject, []string, error) {
 	q := &question{s: s, path: path}
 	root := &trial{done: func(t *trial) {
 		if t.failed && q.err == nil {
 			q.err = errors.New(strings.TrimSpace(t.log.String()))
 		}
 	}}
-	root.sub("probe", q.ask)
+	root.sub("probe", func(t tester) { q.err = questions(q, t) })
 	return q.s, q.said, q.err
 }
 
@@ -51,9 +72,9 @@ func anyPrev() *Prev {
 	}
 }
 
-func (q *question) ask(t tester) {
-	if q.err = q.versions(t); q.err != nil {
-		return
+func (q *question) ask(t tester) error {
+	if err := q.versions(t); err != nil {
+		return err
 	}
 	given := q.s.Kind
 	if given == "" && q.s.delegate() == q.s.Type {
@@ -70,14 +91,14 @@ func (q *question) ask(t tester) {
 		}
 		err := q.add(t)
 		if err == nil {
-			return
+			return nil
 		}
 		errs = append(errs, fmt.Errorf("as a plugin of kind %s: %w", kind, err))
 		if given != "" {
 			break
 		}
 	}
-	q.err = fmt.Errorf("ADD fails: %w", errors.Join(errs...))
+	return fmt.Errorf("ADD fails: %w", errors.Join(errs...))
 }
 
 // world makes attachments for a call.

@@ -49,7 +49,7 @@ func (w *World) call(p *place, r *request) (*spec.Call, error) {
 	if w.stub != nil {
 		c.Path = append(c.Path[:len(c.Path):len(c.Path)], w.stub.dir)
 	}
-	if r.verb == spec.Add || r.verb == spec.Del || r.verb == spec.Check {
+	if w.attachment(r.verb) {
 		c.ContainerID = r.get("id", p.ContainerID)
 		c.IfName = r.get("ifname", p.IfName)
 		c.Args = r.get("args", w.suite.Subject.Args)
@@ -66,6 +66,15 @@ func (w *World) call(p *place, r *request) (*spec.Call, error) {
 	var err error
 	c.Config, err = w.config(p, r)
 	return c, err
+}
+
+// attachment reports whether a call has the variables of one attachment. A verb that does not exist, or not at this version,
+// gets them, too: then nothing but the verb is wrong.
+func (w *World) attachment(verb spec.Verb) bool {
+	if verb == spec.GC || verb == spec.Status {
+		return !spec.AtLeast(w.version, "1.1.0")
+	}
+	return verb != spec.Version
 }
 
 // config builds the standard input of a call.

@@ -30,9 +30,11 @@ type Subject struct {
 
 	Args       string `json:"args,omitempty"`       // CNI_ARGS
 	IfName     string `json:"ifname,omitempty"`     // default eth0
-	MinVersion string `json:"minVersion,omitempty"` // oldest version that the plugin supports; default 0.1.0
 
-	MaxVersion string `json:"maxVersion,omitempty"` // newest version that the plugin supports; default the suite's newest
+	// MinVersion and MaxVersion are the oldest and the newest version that the plugin supports. Without them, patchbay-conformance
+	// asks the plugin, and Run takes 0.1.0 and the suite's newest.
+	MinVersion string `json:"minVersion,omitempty"`
+	MaxVersion string `json:"maxVersion,omitempty"`
 
 	// Prev describes what the suite prepares for a chained plugin: a veth pair in the container
 	// with these addresses.

@@ -23,9 +23,16 @@ type job struct {
 	Runtime *runtimes.Options   `json:"runtime,omitempty"` // run the rules for runtimes, and nothing else
 	Subject conformance.Subject `json:"subject"`
 	Path    []string            `json:"path"` // CNI_PATH, with the plugin in its first directory; for a runtime, directories that it needs
-	Ask     bool                `json:"ask"`  // complete the subject, and run no rule
+	Ask     string              `json:"ask"`  // what to ask the plugin, instead of running rules: askAll or askVersions
 	Only    []string            `json:"only"` // names of rules
+	Beside  string              `json:"beside,omitempty"`
 }
+
+// These are values of job.Ask.
+const (
+	askAll      = "all"      // complete the subject
+	askVersions = "versions" // of a complete subject, those that it leaves open
+)
 
 // answer is what that process prints.
 type answer struct {
@@ -87,12 +94,18 @@ func (c *partCommand) Execute([]string) error {
 	if err := prepare(j.Path); err != nil {
 		return err
 	}
+	stop, err := beside(j.Beside)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	out := answer{Subject: j.Subject}
-	var err error
 	switch {
 	case j.Runtime != nil:
 		out.Outcomes, err = runtimes.Check(*j.Runtime)
-	case j.Ask:
+	case j.Ask == askVersions:
+		out.Subject, out.Said = conformance.Versions(j.Subject, j.Path)
+	case j.Ask == askAll:
 		out.Subject, out.Said, err = conformance.Probe(j.Subject, j.Path)
 	default:
 		out.Findings, err = conformance.Check(j.Subject, j.Path, conformance.Options{Only: j.Only})

@@ -29,6 +29,7 @@ type which struct {
 	Plugin string   `long:"plugin" value-name:"FILE" description:"the program"`
 	Config string   `long:"config" value-name:"FILE" description:"a subject, or a network configuration"`
 	Path   []string `long:"path" value-name:"DIR" description:"a directory of plugins that the plugin calls; by default those of CNI_PATH"`
+	Beside string   `long:"beside" value-name:"CMD" description:"a shell command that runs in the plugin's namespaces, such as its daemon; the plugin is called when CMD has printed a line"`
 }
 
 // target finds the program.
@@ -40,8 +41,8 @@ func (w *which) target() (target, error) {
 	if fi, err := os.Stat(file); err != nil || !fi.Mode().IsRegular() {
 		return target{}, usage("", "%s is no program: %v", w.Plugin, cmp.Or(err, errors.New("it is no file")))
 	}
-	s, complete, err := read(w.Config, filepath.Base(file))
-	return target{file, s, complete}, err
+	s, ask, err := read(w.Config, filepath.Base(file))
+	return target{file, s, ask}, err
 }
 
 // path is the plugins' CNI_PATH.
@@ -74,7 +75,7 @@ func (c *initCommand) Execute([]string) error {
 	if err != nil {
 		return err
 	}
-	out, err := c.app.do(job{Subject: t.subject, Path: c.path(filepath.Dir(t.file)), Ask: true})
+	out, err := c.app.do(job{Subject: t.subject, Path: c.path(filepath.Dir(t.file)), Ask: askAll, Beside: c.Beside})
 	for _, line := range out.Said {
 		fmt.Fprintf(c.app.stderr, "%s: %s\n", t.subject.Type, line) //nolint:errcheck // nobody reads
 	}
@@ -134,8 +135,8 @@ func (c *runCommand) one(t target, text *report.Text) (report.Plugin, error) {
 	}
 	p := report.Plugin{File: file, Subject: t.subject}
 	path, begun := c.path(filepath.Dir(file)), time.Now()
-	if !t.complete {
-		out, err := c.app.do(job{Subject: t.subject, Path: path, Ask: true})
+	if t.asks() {
+		out, err := c.app.do(job{Subject: t.subject, Path: path, Ask: t.ask, Beside: c.Beside})
 		if err != nil {
 			return p, err
 		}
@@ -163,13 +164,16 @@ func (c *runCommand) check(s conformance.Subject, path []string) (f conformance.
 		return f, err
 	}
 	first := 1 // says how slow the plugin is
-	out, err := c.app.do(job{Subject: s, Path: path, Only: names[:first]})
+	if len(s.State) > 0 {
+		first = len(names) // in one process
+	}
+	out, err := c.app.do(job{Subject: s, Path: path, Only: names[:first], Beside: c.Beside})
 	if err != nil {
 		return f, err
 	}
 	f, names = out.Findings, names[first:]
 	parts := make([][]string, 1)
-	if f.FirstADD > slow && len(s.State) == 0 {
+	if f.FirstADD > slow {
 		parts = make([][]string, processes)
 	}
 	for i, name := range names {
@@ -179,7 +183,7 @@ func (c *runCommand) check(s conformance.Subject, path []string) (f conformance.
 	var running sync.WaitGroup
 	for i, part := range parts {
 		if len(part) > 0 {
-			running.Go(func() { found[i], errs[i] = c.app.do(job{Subject: s, Path: path, Only: part}) })
+			running.Go(func() { found[i], errs[i] = c.app.do(job{Subject: s, Path: path, Only: part, Beside: c.Beside}) })
 		}
 	}
 	running.Wait()

@@ -15,35 +15,35 @@ import (
 
 // read reads the description of one plugin: a subject, or a network configuration with that plugin in it, of which
 // the rest must be asked. Without a file, the suite's own subject of the plugin's name serves. What
-// a plugin refuses, its author must say.
-func read(file, pluginType string) (s conformance.Subject, complete bool, err error) {
+// a plugin refuses, its author must say. ask is what the plugin must be asked for the rest, as in a job.
+func read(file, pluginType string) (s conformance.Subject, ask string, err error) {
 	if file == "" {
 		if known, err := conformance.Named(pluginType); err == nil {
 			known.Refused = nil
-			return *known, true, nil
+			return *known, askVersions, nil
 		}
-		return conformance.Subject{Type: pluginType, Name: pluginType}, false, nil
+		return conformance.Subject{Type: pluginType, Name: pluginType}, askAll, nil
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return s, false, fmt.Errorf("read the configuration: %w", err)
+		return s, "", fmt.Errorf("read the configuration: %w", err)
 	}
 	var head struct {
 		Kind    string               `json:"kind"`
 		Plugins []conformance.Object `json:"plugins"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return s, false, fmt.Errorf("read the configuration %s: %w", file, err)
+		return s, "", fmt.Errorf("read the configuration %s: %w", file, err)
 	}
 	if head.Kind != "" {
 		if err := json.Unmarshal(data, &s); err != nil {
-			return s, false, fmt.Errorf("read the subject %s: %w", file, err)
+			return s, "", fmt.Errorf("read the subject %s: %w", file, err)
 		}
 		s.Type, s.Name = pluginType, pluginType
-		return s, true, nil
+		return s, askVersions, nil
 	}
 	conf, err := pluginOf(data, head.Plugins, pluginType)
-	return conformance.Subject{Type: pluginType, Name: pluginType, Conf: conf}, false, err
+	return conformance.Subject{Type: pluginType, Name: pluginType, Conf: conf}, askAll, err
 }
 
 // pluginOf returns the configuration of a plugin in a network configuration, without what the suite writes itself.
@@ -68,9 +68,14 @@ func pluginOf(data []byte, plugins []conformance.Object, pluginType string) (con
 
 // target is a program to test.
 type target struct {
-	file     string
-	subject  conformance.Subject
-	complete bool // nothing must be asked
+	file    string
+	subject conformance.Subject
+	ask     string // before the rules, as in a job: what the subject lacks
+}
+
+// asks reports whether the subject lacks something.
+func (t *target) asks() bool {
+	return t.ask != askVersions || t.subject.MinVersion == "" || t.subject.MaxVersion == ""
 }
 
 // targets lists the programs of a directory, with their subjects: those of a directory, or the suite's own. unknown are the
@@ -101,7 +106,7 @@ func targets(dir, subjects string) (list []target, unknown []string, err error) 
 		before := len(list)
 		for _, s := range known {
 			if s.Type == e.Name() {
-				list = append(list, target{file, s, true})
+				list = append(list, target{file, s, askVersions})
 			}
 		}
 		if len(list) == before {
