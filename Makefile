@@ -15,7 +15,7 @@ OK       = echo "make: $@: ok, $$(($$(date +%s) - $(BEGAN))) s" >&2
 
 # One stage after the other: each wants the whole machine.
 .NOTPARALLEL:
-.PHONY: build test test-all test-rest setup unit podman lint draws race e2e test-kernel fuzz bench install nightly matrix demo image release site
+.PHONY: build test test-all test-rest setup unit podman lint draws race e2e test-kernel fuzz bench install nightly matrix scoreboard demo image release site
 
 build: ## bin/patchbay, bin/patchbayd, bin/patchbay-cnm and bin/patchbay-conformance: static, as they are released
 	scripts/build bin
@@ -72,6 +72,8 @@ install: build
 matrix: ## other kernels, arm64, and runtimes of Debian's other releases; writes docs/tested.md
 	scripts/setup matrix
 	scripts/stage matrix scripts/matrix all
+scoreboard: ## patchbay-conformance on plugins and runtimes of others; writes docs/scoreboard.md
+	scripts/stage scoreboard scripts/scoreboard all
 
 nightly: ## longer than a change can wait for; its draws say their seed
 	scripts/nightly

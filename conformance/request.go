@@ -52,7 +52,7 @@ func (w *World) call(p *place, r *request) (*spec.Call, error) {
 	if w.attachment(r.verb) {
 		c.ContainerID = r.get("id", p.ContainerID)
 		c.IfName = r.get("ifname", p.IfName)
-		c.Args = r.get("args", w.suite.Subject.Args)
+		c.Args = strings.ReplaceAll(r.get("args", w.suite.Subject.Args), "{id}", p.ContainerID)
 		c.NetNS = p.NetNS
 	}
 	switch r.get("netns", "") {

@@ -28,8 +28,8 @@ type Subject struct {
 	Conf   Object `json:"conf,omitempty"`
 	Second Object `json:"second,omitempty"`
 
-	Args       string `json:"args,omitempty"`       // CNI_ARGS
-	IfName     string `json:"ifname,omitempty"`     // default eth0
+	Args   string `json:"args,omitempty"`   // CNI_ARGS, in which {id} stands for CNI_CONTAINERID
+	IfName string `json:"ifname,omitempty"` // default eth0
 
 	// MinVersion and MaxVersion are the oldest and the newest version that the plugin supports. Without them, patchbay-conformance
 	// asks the plugin, and Run takes 0.1.0 and the suite's newest.
