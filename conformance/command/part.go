@@ -94,6 +94,13 @@ func (c *partCommand) Execute([]string) error {
 	if err := prepare(j.Path); err != nil {
 		return err
 	}
+	if j.Runtime == nil { // a runtime's own children are its business
+		kill, err := adopt()
+		if err != nil {
+			return err
+		}
+		defer kill()
+	}
 	stop, err := beside(j.Beside)
 	if err != nil {
 		return err

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command gocni is containerd's library go-cni as a command of patchbay-conformance runtime: containerd's CRI service and nerdctl
-// call plugins through it. It loads the one network as containerd does, and names interfaces eth0 and so on.
+// call plugins through it. It loads the one network as containerd does. The library numbers the interfaces itself, from 0.
 //
-//	patchbay-conformance runtime --max-version 1.1.0 -- gocni
+//	patchbay-conformance runtime -- gocni
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 
 // run does one operation.
 func run(ctx context.Context, operation string) error {
-	runtime, err := cni.New(cni.WithMinNetworkCount(1), cni.WithInterfacePrefix("eth"),
+	runtime, err := cni.New(cni.WithMinNetworkCount(1), cni.WithInterfacePrefix(strings.TrimRight(os.Getenv("CNI_IFNAME"), "0123456789")),
 		cni.WithPluginConfDir(os.Getenv("NETCONFPATH")), cni.WithPluginDir([]string{os.Getenv("CNI_PATH")}))
 	if err != nil {
 		return err
