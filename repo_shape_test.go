@@ -108,7 +108,8 @@ func TestWhoStartsPrograms(t *testing.T) {
 		"cli/again.go":            "waits for this program, run again",
 		"internal/apart/apart.go": "this program again, in new namespaces",
 
-		"conformance/runtimes/run.go": "the command the user typed, which reaches the runtime under test",
+		"conformance/command/beside.go": "the shell command the user typed, which the plugin under test needs beside it",
+		"conformance/runtimes/run.go":   "the command the user typed, which reaches the runtime under test",
 
 		"daemons/cli/install.go":     "systemctl of patchbayd docker install, with fixed arguments and no shell",
 		"daemons/cli/nodeinstall.go": "patchbay install, the program beside this one",
