@@ -63,12 +63,15 @@ func TestPage(t *testing.T) {
 	p := project{Name: "one", Version: "v1", When: "today", Plugins: []report.Plugin{
 		plugin("a", "ipam", found("two", conformance.Users, conformance.Failed, "left pbtaaaaaaaaaaaa")),
 		plugin("b", "ipam", found("two", conformance.Users, conformance.Failed, "left pbtaaaaaaaaaaaa"), found("gc", conformance.Must, conformance.Failed, "none")),
-		plugin("c", "ipam", found("two", conformance.Users, conformance.Failed, "other"), found("version", conformance.Must, conformance.Passed, "")),
+		plugin("c", "ipam", found("two", conformance.Users, conformance.Failed, "other"), found("version", conformance.Must, conformance.Passed, ""),
+			found("life", conformance.Must, conformance.Failed, "older")),
+		plugin("d", "ipam", found("life", conformance.Must, conformance.Failed, "older")),
 	}}
 	page := p.page()
 	at := 0
 	for _, want := range []string{
-		"# one v1\n", "\n## MUST gc\n\nThe rule gc.\n\n- SPEC of gc\n\n`b`:\n\n```text\nnone\n```\n", "\n## USERS two\n",
+		"# one v1\n", "\n## MUST gc\n\nThe rule gc.\n\n- SPEC of gc\n\n`b`:\n\n```text\nnone\n```\n", "\n## MUST life\n", "\n`c` 1.1.0, `d` 1.1.0:\n\n```text\nolder\n```\n",
+		"\n## USERS two\n",
 		"\n`a`, `b`:\n\n```text\nleft container-1\n```\n", "ip netns add container-1\nip link delete host-1\n```\n", "\n`c`:\n\n```text\nother\n```\n",
 	} {
 		next := strings.Index(page[at:], want)

@@ -22,7 +22,6 @@ type fault struct {
 
 // chapter is a broken rule.
 type chapter struct {
-	name   string
 	rule   conformance.Rule
 	faults []fault
 }
@@ -34,7 +33,7 @@ func (p *project) page() string {
 	fmt.Fprintf(&b, "`scripts/scoreboard %s` wrote this page (%s). [The scoreboard](../scoreboard.md) has all projects, and\n[Conformance](../conformance.md) says what the rules are. ", p.Name, p.When)
 	fmt.Fprintf(&b, "Plugins that break a rule in the same way stand together, with the calls of the first.\n")
 	for _, c := range p.chapters() {
-		fmt.Fprintf(&b, "\n## %s %s\n\n%s\n\n", c.rule.Level, strings.ReplaceAll(c.name, "`", ""), c.rule.Says)
+		fmt.Fprintf(&b, "\n## %s %s\n\n%s\n\n", c.rule.Level, c.rule.Name, c.rule.Says)
 		for _, s := range c.rule.Sources {
 			fmt.Fprintf(&b, "- %s\n", s)
 		}
@@ -63,12 +62,12 @@ func (p *project) chapters() (out []chapter) {
 }
 
 func add(all []chapter, plugin report.Plugin, o conformance.Outcome) []chapter {
-	at := slices.IndexFunc(all, func(c chapter) bool { return c.name == nameOf(o) })
+	at := slices.IndexFunc(all, func(c chapter) bool { return c.rule.Name == o.Rule.Name })
 	if at < 0 {
-		at, all = len(all), append(all, chapter{name: nameOf(o), rule: o.Rule})
+		at, all = len(all), append(all, chapter{rule: o.Rule})
 	}
 	c, s := &all[at], scrub{}
-	f := fault{shell: s.text(report.Shell(needed(o.Steps))), plugins: []string{"`" + plugin.Name + "`"}}
+	f := fault{shell: s.text(report.Shell(needed(o.Steps))), plugins: []string{"`" + plugin.Name + "`" + versionOf(o)}}
 	f.why = s.text(o.Why) // after the calls, whose order numbers the containers
 	same := slices.IndexFunc(c.faults, func(old fault) bool { return old.why == f.why })
 	if same < 0 {

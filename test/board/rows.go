@@ -76,10 +76,12 @@ func brokenAt(p report.Plugin, l conformance.Level) (names []string) {
 	return names
 }
 
-// nameOf is the rule's name, and the version if the rule runs at several.
-func nameOf(o conformance.Outcome) string {
+func nameOf(o conformance.Outcome) string { return "`" + o.Rule.Name + "`" + versionOf(o) }
+
+// versionOf is the version, if the rule runs at several.
+func versionOf(o conformance.Outcome) string {
 	if o.Rule.Name == "life" {
-		return "`life` " + o.Version
+		return " " + o.Version
 	}
-	return "`" + o.Rule.Name + "`"
+	return ""
 }
