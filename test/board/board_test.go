@@ -99,6 +99,15 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
+// What a program says may be long, and is cut. What a reader types is not.
+func TestCut(t *testing.T) {
+	long := strings.Repeat("é", longest+1)
+	want := "# " + strings.Repeat("é", longest-2) + "…\n" + long
+	if got := cut("# "+long+"\n"+long, isComment); got != want {
+		t.Errorf("got %q", got)
+	}
+}
+
 // Several reports are one project, and a report without plugins changes nothing.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()

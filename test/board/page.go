@@ -67,8 +67,8 @@ func add(all []chapter, plugin report.Plugin, o conformance.Outcome) []chapter {
 		at, all = len(all), append(all, chapter{rule: o.Rule})
 	}
 	c, s := &all[at], scrub{}
-	f := fault{shell: s.text(report.Shell(needed(o.Steps))), plugins: []string{"`" + plugin.Name + "`" + versionOf(o)}}
-	f.why = s.text(o.Why) // after the calls, whose order numbers the containers
+	f := fault{shell: cut(s.text(report.Shell(needed(o.Steps))), isComment), plugins: []string{"`" + plugin.Name + "`" + versionOf(o)}}
+	f.why = cut(s.text(o.Why), func(string) bool { return true }) // after the calls, whose order numbers the containers
 	same := slices.IndexFunc(c.faults, func(old fault) bool { return old.why == f.why })
 	if same < 0 {
 		c.faults = append(c.faults, f)
@@ -79,6 +79,23 @@ func add(all []chapter, plugin report.Plugin, o conformance.Outcome) []chapter {
 	}
 	return all
 }
+
+// longest is how many characters of a line that nobody has to type are shown.
+const longest = 240
+
+// cut shortens the lines that may be.
+func cut(text string, may func(line string) bool) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if runes := []rune(line); len(runes) > longest && may(line) {
+			lines[i] = string(runes[:longest]) + "…"
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// isComment reports whether a line of a shell says what a call answered.
+func isComment(line string) bool { return strings.HasPrefix(line, "# ") }
 
 // needed leaves out what prepares a container that no call is about: the suite always prepares two.
 func needed(steps []conformance.Step) (out []conformance.Step) {
