@@ -58,6 +58,19 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// A plugin that could not be tested is not one without faults.
+func TestNotTested(t *testing.T) {
+	p := project{Name: "one", Version: "v1", When: "today", Plugins: []report.Plugin{
+		plugin("a", "ipam", found("all", conformance.Must, conformance.NotApplicable, "the kernel lacks vrf")),
+	}}
+	if rows := p.rows(); len(rows) != 1 || !strings.Contains(rows[0], "| a | v1 | 0 | not tested: the kernel lacks vrf | 1 |") {
+		t.Errorf("got %q", rows)
+	}
+	if page := p.page(); !strings.HasSuffix(page, "\n\nNo rule is broken.\n") {
+		t.Errorf("got\n%s", page)
+	}
+}
+
 // The page has each broken rule once, those of the highest level first, with names that are the same in each run.
 func TestPage(t *testing.T) {
 	p := project{Name: "one", Version: "v1", When: "today", Plugins: []report.Plugin{

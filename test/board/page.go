@@ -32,7 +32,11 @@ func (p *project) page() string {
 	fmt.Fprintf(&b, "# %s %s\n\n", p.Name, p.Version)
 	fmt.Fprintf(&b, "`scripts/scoreboard %s` wrote this page (%s). [The scoreboard](../scoreboard.md) has all projects, and\n[Conformance](../conformance.md) says what the rules are. ", p.Name, p.When)
 	fmt.Fprintf(&b, "Plugins that break a rule in the same way stand together, with the calls of the first.\n")
-	for _, c := range p.chapters() {
+	all := p.chapters()
+	if len(all) == 0 {
+		b.WriteString("\nNo rule is broken.\n")
+	}
+	for _, c := range all {
 		fmt.Fprintf(&b, "\n## %s %s\n\n%s\n\n", c.rule.Level, c.rule.Name, c.rule.Says)
 		for _, s := range c.rule.Sources {
 			fmt.Fprintf(&b, "- %s\n", s)

@@ -53,8 +53,12 @@ func levels() []conformance.Level {
 	return []conformance.Level{conformance.Must, conformance.Should, conformance.Users, conformance.Own}
 }
 
-// broken lists the broken rules of a plugin by their level.
+// broken lists the broken rules of a plugin by their level, or says why no rule was judged, such as that the kernel lacks
+// something.
 func broken(p report.Plugin) string {
+	if n := p.Count(conformance.NotApplicable); n > 0 && n == len(p.Outcomes) {
+		return "not tested: " + p.Outcomes[0].Why
+	}
 	var parts []string
 	for _, l := range levels() {
 		if names := brokenAt(p, l); len(names) > 0 {
