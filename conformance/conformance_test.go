@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 var (
@@ -169,6 +170,20 @@ func TestSubjects(t *testing.T) {
 		if !slices.Contains([]string{"interface", "chained", "ipam"}, s.Kind) {
 			t.Errorf("%s: unknown kind %q", s.Name, s.Kind)
 		}
+	}
+}
+
+// A version before 0.3.0 cannot express a result without addresses, and its CHECK and DEL have no prevResult.
+func TestNoResultToExpress(t *testing.T) {
+	w := &World{t: goTest{t}, suite: &Suite{Subject: Subject{Type: "loopback", Kind: "interface"}}, version: "0.1.0"}
+	p := &place{Container: Container{Result: &spec.Result{Interfaces: []spec.Interface{{Name: "lo"}}}}}
+	config, err := w.config(p, &request{verb: spec.Check, opts: map[string]string{}})
+	if err != nil || strings.Contains(string(config), "prevResult") {
+		t.Errorf("CHECK of 0.1.0: %v: %s", err, config)
+	}
+	w.version = "1.1.0"
+	if config, err := w.config(p, &request{verb: spec.Check, opts: map[string]string{}}); err != nil || !strings.Contains(string(config), "prevResult") {
+		t.Errorf("CHECK of 1.1.0: %v: %s", err, config)
 	}
 }
 

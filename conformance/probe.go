@@ -31,13 +31,17 @@ func Versions(s Subject, path []string) (out Subject, said []string) {
 	if err != nil {
 		return s, nil
 	}
+	out = s
 	if s.MinVersion == "" && spec.AtLeast(asked.MinVersion, s.minVersion()) {
-		s.MinVersion = asked.MinVersion
+		out.MinVersion = asked.MinVersion
 	}
 	if s.MaxVersion == "" {
-		s.MaxVersion = asked.MaxVersion
+		out.MaxVersion = asked.MaxVersion
 	}
-	return s, said
+	if out.MinVersion == s.MinVersion && out.MaxVersion == s.MaxVersion {
+		said = nil // nothing new
+	}
+	return out, said
 }
 
 // ask runs questions as a trial, and returns what they learned.

@@ -155,6 +155,9 @@ func (w *World) previous(conf Object, p *place, r *request) error {
 		return nil
 	}
 	data, err := prev.Encode(w.version)
+	if err != nil && !spec.AtLeast(w.version, "0.4.0") {
+		return nil // there is no prevResult for CHECK and DEL before, so it need not be expressible: one without addresses is not before 0.3.0
+	}
 	if err != nil {
 		return err
 	}
