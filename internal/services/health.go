@@ -55,24 +55,43 @@ func healthOf(s *State, svc *Service) (list []HealthCheck) {
 	return list
 }
 
-// localReady counts the addresses on this node that have a ready endpoint of any port. One that terminates is ready only
-// if the Service publishes such.
+// localReady counts the addresses on this node that have a ready endpoint of any port.
 func localReady(s *State, name Name, ipv6 bool) int {
-	seen := make(map[SlicePort]bool)
 	ready := make(map[netip.Addr]bool)
-	for _, slice := range s.Slices[name] {
+	eachReady(s.Slices[name], ipv6, func(e *candidate) {
+		if s.Node.has(e) {
+			ready[e.Address] = true
+		}
+	})
+	return len(ready)
+}
+
+// ReadyNodes returns the nodes that have a ready endpoint of any port of a Service, sorted. The slices are those of the Service.
+func ReadyNodes(list []*Slice, ipv6 bool) (nodes []string) {
+	eachReady(list, ipv6, func(e *candidate) {
+		if e.Node != "" {
+			nodes = append(nodes, e.Node)
+		}
+	})
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// eachReady calls do with the ready endpoints of each port that slices have. One that terminates is ready only if the Service publishes such.
+func eachReady(list []*Slice, ipv6 bool, do func(*candidate)) {
+	seen := make(map[SlicePort]bool)
+	for _, slice := range list {
 		for _, sp := range slice.Ports {
 			key := SlicePort{sp.Name, sp.Protocol, 0}
 			if seen[key] {
 				continue
 			}
 			seen[key] = true
-			for _, e := range endpointsOf(s.Slices[name], ServicePort{Name: sp.Name, Protocol: sp.Protocol}, ipv6) {
-				if e.Ready && s.Node.has(&e) {
-					ready[e.Address] = true
+			for _, e := range endpointsOf(list, ServicePort{Name: sp.Name, Protocol: sp.Protocol}, ipv6) {
+				if e.Ready {
+					do(&e)
 				}
 			}
 		}
 	}
-	return len(ready)
 }

@@ -1,0 +1,428 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/daemons/internal/losses"
+	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/internal/services"
+)
+
+// Kind is a kind of objects.
+type Kind int
+
+// These are the kinds. The ConfigMap and the Leases are those of Namespace.
+const (
+	Services Kind = iota
+	EndpointSlices
+	Nodes
+	ServiceCIDRs
+	ConfigMaps
+	Leases
+	kinds // their number
+)
+
+// Namespace has the ConfigMap of the pools, and the Leases. Agents may write every Lease in it.
+const Namespace = "patchbay-load-balancers"
+
+// PoolsName is the name of the ConfigMap of the pools.
+const PoolsName = "pools"
+
+// String returns the name of the API's resource, such as "endpointslices".
+func (k Kind) String() string {
+	return [...]string{"services", "endpointslices", "nodes", "servicecidrs", "configmaps", "leases"}[k]
+}
+
+// Cluster is a node's copy of the API's objects. The calls of one kind must be in the order of the API's events. Calls of different kinds may
+// run at the same time.
+type Cluster struct {
+	node    string
+	classes Classes
+	now     func() time.Duration
+	changed chan struct{} // has room for one signal
+
+	mu       sync.Mutex
+	follows  *losses.Table
+	services map[services.Name]*Service
+	slices   map[services.Name]*services.Slice // by their own names
+	nodes    map[string]Node
+	cidrs    map[string][]netip.Prefix
+	pools    []Pool
+	leases   map[string]Holding // by the names of the Leases
+	sessions map[string]Session // by the names of the Leases
+	wrong    map[string]string  // what cannot be read, by kind and name
+
+	// written has the versions of the Leases that this node wrote or removed in this session. What the API server sends of
+	// before is old: this node may have given the address away since.
+	written map[string]uint64
+}
+
+// NewCluster returns the copy of a node's agent. It has no object.
+func NewCluster(node string, c Classes, now func() time.Duration) *Cluster {
+	return &Cluster{
+		node: node, classes: c, now: now, changed: make(chan struct{}, 1),
+		follows:  losses.New(Services, EndpointSlices, Nodes, ServiceCIDRs, ConfigMaps, Leases),
+		services: map[services.Name]*Service{}, slices: map[services.Name]*services.Slice{}, nodes: map[string]Node{},
+		cidrs: map[string][]netip.Prefix{}, leases: map[string]Holding{}, sessions: map[string]Session{}, wrong: map[string]string{},
+		written: map[string]uint64{},
+	}
+}
+
+// Set stores an object that was added or changed, as the API serves it in JSON. It returns an error only if it cannot read which object it is.
+func (c *Cluster) Set(k Kind, object []byte) error {
+	i, err := read(k, object)
+	if err != nil {
+		return fmt.Errorf("read one of the %s: %w", k, err)
+	}
+	c.change(func() bool { return c.store(k, i) })
+	return nil
+}
+
+// Delete removes an object that was deleted. The namespace of an object that is in none is "".
+func (c *Cluster) Delete(k Kind, namespace, name string) {
+	c.change(func() bool { return c.drop(k, services.Name{Namespace: namespace, Name: name}) })
+}
+
+// Replace stores a list of all objects of a kind, and removes all others. If the list or the name of an object cannot be read, the former objects stay.
+func (c *Cluster) Replace(k Kind, list iter.Seq2[[]byte, error]) error {
+	var all []item
+	seen := map[services.Name]bool{}
+	for object, err := range list {
+		var i item
+		if err == nil {
+			i, err = read(k, object)
+		}
+		if err != nil {
+			return fmt.Errorf("replace the %s: read the list of all, after %d: %w", k, len(all), err)
+		}
+		all, seen[i.name] = append(all, i), true
+	}
+	c.change(func() (changed bool) {
+		for _, name := range c.names(k) {
+			if !seen[name] {
+				changed = c.drop(k, name) || changed
+			}
+		}
+		for _, i := range all {
+			changed = c.store(k, i) || changed
+		}
+		return c.follows.List(int(k)) || changed
+	})
+	return nil
+}
+
+// Report stores the result of a request for the objects of a kind.
+func (c *Cluster) Report(k Kind, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.follows.Report(int(k), err)
+}
+
+// Losses returns the kinds that are not followed.
+func (c *Cluster) Losses() []losses.Loss {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.follows.All()
+}
+
+// Listed reports whether a kind was listed.
+func (c *Cluster) Listed(k Kind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.follows.Listed(int(k))
+}
+
+// Problems returns what cannot be read, sorted.
+func (c *Cluster) Problems() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Values(c.wrong))
+}
+
+// Wake makes a Keeper plan again.
+func (c *Cluster) Wake() { resident.Signal(c.changed) }
+
+func (c *Cluster) change(do func() bool) {
+	c.mu.Lock()
+	changed := do()
+	c.mu.Unlock()
+	if changed {
+		c.Wake()
+	}
+}
+
+// item is an object that was read.
+type item struct {
+	name  services.Name
+	value any // *Service, *services.Slice, Node, []netip.Prefix, []Pool, Lease, Session or nil
+	wrong error
+}
+
+var errUnnamed = errors.New("it has no name")
+
+func read(k Kind, object []byte) (i item, err error) {
+	switch k {
+	case Services:
+		s, wrong := ParseService(object)
+		i = item{s.Name, &s, wrong}
+	case EndpointSlices:
+		s, wrong := services.ParseSlice(object)
+		i = item{services.Name{Namespace: s.Service.Namespace, Name: s.Name}, &s, wrong}
+	case Nodes:
+		n, wrong := parseNode(object)
+		i = item{services.Name{Name: n.Name}, n, wrong}
+	case ServiceCIDRs:
+		name, ranges, wrong := services.ParseServiceCIDR(object)
+		i = item{services.Name{Name: name}, ranges, wrong}
+	case ConfigMaps:
+		i = parseConfigMap(object)
+	case Leases:
+		i = parseLease(object)
+	}
+	if i.name.Name == "" {
+		return i, errors.Join(i.wrong, errUnnamed)
+	}
+	return i, nil
+}
+
+type apiMeta struct {
+	Metadata struct {
+		Namespace, Name, UID, ResourceVersion string
+		CreationTimestamp                     time.Time
+		DeletionTimestamp                     *time.Time
+		Labels, Annotations                   map[string]string
+	}
+}
+
+func parseNode(text []byte) (Node, error) {
+	var o struct {
+		apiMeta
+		Spec struct{ Taints []struct{ Key string } }
+	}
+	err := json.Unmarshal(text, &o)
+	known, wrong := services.ParseNode(text)
+	n := Node{Name: known.Name, Reserved: known.Pods}
+	for _, a := range known.Addresses {
+		n.Reserved = append(n.Reserved, netip.PrefixFrom(a, a.BitLen()))
+	}
+	_, n.Excluded = o.Metadata.Labels[LabelExcluded]
+	n.Excluded = n.Excluded || o.Metadata.DeletionTimestamp != nil
+	for _, t := range o.Spec.Taints {
+		n.Excluded = n.Excluded || t.Key == ToBeDeleted
+	}
+	return n, errors.Join(err, wrong)
+}
+
+// ToBeDeleted is the taint by which the cluster autoscaler marks a Node that it is about to delete.
+const ToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+func parseConfigMap(text []byte) item {
+	var o struct {
+		apiMeta
+		Data map[string]string
+	}
+	err := json.Unmarshal(text, &o)
+	i := item{name: services.Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, wrong: err}
+	if i.name.Name == PoolsName && err == nil {
+		i.value = ParsePools(o.Data)
+	}
+	return i
+}
+
+// names returns the names of the objects of a kind.
+func (c *Cluster) names(k Kind) (list []services.Name) {
+	plain := func(names iter.Seq[string], namespace string) {
+		for n := range names {
+			list = append(list, services.Name{Namespace: namespace, Name: n})
+		}
+	}
+	switch k {
+	case Services:
+		return slices.Collect(maps.Keys(c.services))
+	case EndpointSlices:
+		return slices.Collect(maps.Keys(c.slices))
+	case Nodes:
+		plain(maps.Keys(c.nodes), "")
+	case ServiceCIDRs:
+		plain(maps.Keys(c.cidrs), "")
+	case ConfigMaps:
+		return []services.Name{{Namespace: Namespace, Name: PoolsName}}
+	case Leases:
+		plain(maps.Keys(c.leases), Namespace)
+		plain(maps.Keys(c.sessions), Namespace)
+	}
+	return list
+}
+
+// store stores an object, and reports whether a plan may differ.
+func (c *Cluster) store(k Kind, i item) bool {
+	id := k.String() + " " + i.name.String()
+	if delete(c.wrong, id); i.wrong != nil {
+		c.wrong[id] = fmt.Sprintf("one of the %s, %s, cannot be read: %v", k, i.name.Name, i.wrong)
+	}
+	switch v := i.value.(type) {
+	case *Service:
+		c.services[i.name] = v
+	case *services.Slice:
+		c.slices[i.name] = v
+	case Node:
+		c.nodes[v.Name] = v
+	case []netip.Prefix:
+		c.cidrs[i.name.Name] = v
+	case []Pool:
+		c.pools = v
+	case Holding:
+		return c.putLease(i.name.Name, v, false)
+	case Session:
+		return c.putSession(i.name.Name, v)
+	}
+	return true
+}
+
+// putSession stores a renewal. The same version that comes again, as in a list, is no renewal. One renewal more changes no plan, and the Keeper looks
+// again when the last one ends.
+func (c *Cluster) putSession(name string, s Session) (changed bool) {
+	had, known := c.sessions[name]
+	if known && had.ID == s.ID && had.Version == s.Version {
+		return false
+	}
+	s.Seen = c.now()
+	c.sessions[name] = s
+	return had.ID != s.ID
+}
+
+func (c *Cluster) putLease(name string, l Holding, ours bool) bool {
+	version, err := strconv.ParseUint(l.Version, 10, 64)
+	if err == nil && version < c.written[name] {
+		return false
+	}
+	if ours && err == nil {
+		c.written[name] = version
+	}
+	c.leases[name] = l
+	return true
+}
+
+// drop removes an object, and reports whether a plan may differ.
+func (c *Cluster) drop(k Kind, name services.Name) bool {
+	delete(c.wrong, k.String()+" "+name.String())
+	switch k {
+	case Services:
+		delete(c.services, name)
+	case EndpointSlices:
+		delete(c.slices, name)
+	case Nodes:
+		delete(c.nodes, name.Name)
+	case ServiceCIDRs:
+		delete(c.cidrs, name.Name)
+	case ConfigMaps:
+		if name.Name == PoolsName {
+			c.pools = nil
+		}
+	case Leases:
+		delete(c.leases, name.Name)
+		delete(c.sessions, name.Name)
+	}
+	return true
+}
+
+// put stores a Lease that this node has written.
+func (c *Cluster) put(l Holding, ours bool) {
+	c.change(func() bool { return c.putLease(LeaseName(l.Addr), l, ours) })
+}
+
+// removed notes that this node has removed a Lease. Events of before may still come.
+func (c *Cluster) removed(l Holding) {
+	c.change(func() bool {
+		name := LeaseName(l.Addr)
+		if version, err := strconv.ParseUint(l.Version, 10, 64); err == nil {
+			c.written[name] = version + 1
+		}
+		delete(c.leases, name)
+		return true
+	})
+}
+
+// wrote notes a status that this node has written, until the API server sends it.
+func (c *Cluster) wrote(s *Service, status []netip.Addr) {
+	c.change(func() bool {
+		if c.services[s.Name] == s {
+			now := *s
+			now.Status, now.Foreign = status, false
+			c.services[s.Name] = &now
+		}
+		return true
+	})
+}
+
+// renewed notes a version of a session's Lease that was read, and reports whether the session goes on, by a renewal of which this node did not know
+// when it planned.
+func (c *Cluster) renewed(id, version string, now time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name := SessionName(NodeOf(id))
+	s, known := c.sessions[name]
+	if known && s.ID == id && s.Version == version {
+		return now < s.ended()
+	}
+	if !known {
+		s.Lasts = Lasts
+	}
+	c.sessions[name] = Session{ID: id, Version: version, Seen: now, Lasts: s.Lasts}
+	return true
+}
+
+// forget forgets which Leases this node has written, because its session is another one. After a loss of the API server's data the
+// versions begin anew.
+func (c *Cluster) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.written)
+}
+
+// world returns what is known, and whether every kind has been listed.
+func (c *Cluster) world(session string, now time.Duration) (w World, complete bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w = World{Self: c.node, Session: session, Now: now, Classes: c.classes, Pools: c.pools, Services: maps.Clone(c.services), Sessions: map[string]Session{}}
+	w.Nodes = slices.SortedFunc(maps.Values(c.nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	w.Leases = slices.Collect(maps.Values(c.leases))
+	for _, s := range c.sessions {
+		w.Sessions[s.ID] = s
+	}
+	for _, ranges := range c.cidrs {
+		w.Reserved = append(w.Reserved, ranges...)
+	}
+	w.Ready = c.ready()
+	return w, c.follows.Complete()
+}
+
+// ready returns the nodes that have ready endpoints of Services with externalTrafficPolicy Local.
+func (c *Cluster) ready() map[Key][]string {
+	of := map[services.Name][]*services.Slice{}
+	for _, s := range c.slices {
+		if svc := c.services[s.Service]; svc != nil && svc.Local {
+			of[s.Service] = append(of[s.Service], s)
+		}
+	}
+	out := map[Key][]string{}
+	for name, list := range of {
+		for _, ipv6 := range c.services[name].Families {
+			out[Key{name, ipv6}] = services.ReadyNodes(list, ipv6)
+		}
+	}
+	return out
+}
