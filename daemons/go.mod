@@ -13,6 +13,7 @@ require (
 	github.com/google/go-containerregistry v0.22.1 // the image of the agent (dist/image)
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	github.com/jessevdk/go-flags v1.6.1
+	github.com/mdlayher/ndp v1.1.0
 	github.com/mdlayher/netlink v1.11.2
 	github.com/mdlayher/packet v1.1.2
 	github.com/miekg/dns v1.1.73
