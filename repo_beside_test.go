@@ -271,6 +271,9 @@ func annotations(t *testing.T) (list []string) {
 	for _, m := range regexp.MustCompile(`configMap:\s+name: (\S+)`).FindAllStringSubmatch(read(t, "daemons/dist/kubernetes/patchbay.yaml"), -1) {
 		list = append(list, m[1])
 	}
+	for _, m := range regexp.MustCompile(`kind: Namespace\nmetadata:\n  name: (\S+)`).FindAllStringSubmatch(read(t, "daemons/dist/kubernetes/chart/templates/patchbay.yaml"), -1) {
+		list = append(list, m[1])
+	}
 	return list
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/daemons/node"
+	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
 	"github.com/patchbay-net/patchbay/internal/drops"
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -62,6 +63,7 @@ type nodeCommand struct {
 	NoExternal bool              `long:"services-ignore-external-ips" description:"externalIPs of Services have no effect: whoever may write one gets the packets to any address"`
 	HideAll    bool              `long:"services-masquerade-all" description:"everything that is sent to a cluster IP gets a source address of the node, not only what does not come from pods"`
 	Healthz    string            `long:"services-healthz" value-name:"ADDRESS:PORT" default:":10256" description:"serve kube-proxy's /healthz and /livez, which load balancers ask; empty: do not"`
+	Balancers  string            `long:"load-balancers" default:"off" choice:"on" choice:"class" choice:"off" description:"give Services of type LoadBalancer addresses of a LAN, and answer for them: on those without loadBalancerClass and those of the class patchbay.net/lan, class only the latter"`
 	Program    string            `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
 	Listen     string            `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
 
@@ -169,6 +171,7 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 	if c.LogGroup != 0 && c.LogGroup == c.DropsGroup {
 		return o, usageError{fmt.Errorf("--policy-log-group and --drops-group are both %d: a group of NFLOG has one reader, so choose another for one of them", c.LogGroup)}
 	}
+	o.LoadBalancers = node.LoadBalancers{On: c.Balancers != "off", Classes: lan.Classes{Unclassed: c.Balancers == "on"}}
 	if o.Containers, err = node.Containers(c.Space, c.Labels); err != nil {
 		return o, usageError{err}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/internal/doubt"
 	"github.com/patchbay-net/patchbay/daemons/internal/fabric"
+	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
 	"github.com/patchbay-net/patchbay/daemons/node/services"
@@ -50,6 +51,7 @@ type Options struct {
 
 	NetworkPolicy NetworkPolicy
 	Services      Services
+	LoadBalancers LoadBalancers
 
 	// Install copies the plugins to the runtime's directory. If it is nil, the agent does not
 	// install them.
@@ -74,6 +76,7 @@ type Agent struct {
 	policy  *networkPolicy
 
 	services *serviceProxy
+	balancer *loadBalancers
 
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
@@ -123,7 +126,9 @@ func New(opts Options) (*Agent, error) {
 	a.services = newServiceProxy(&a.opts, newServiceStatus(a))
 	a.services.changed = a.policy.changed
 	a.trouble.set(servicesUnsaved, a.services.recollect())
+	a.balancer = newLoadBalancers(a)
 	a.metrics.watch(a.policy, a.services)
+	a.metrics.Register(a.balancer.status.failures, lanCollector{a.balancer})
 	return a, nil
 }
 
@@ -147,6 +152,7 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.egress.run(ctx, a) })
 	wg.Go(func() { a.policy.run(ctx, a) })
 	wg.Go(func() { a.services.run(ctx, a) })
+	wg.Go(func() { a.balancer.run(ctx, a) })
 	wg.Go(func() {
 		fabric.Follow(ctx, a.opts.Fabric, func() { resident.Signal(a.kernel) },
 			func(err error) { a.trouble.set(kernelUnwatched, err) }, func(err error) { a.trouble.set(pathsUnprobed, err) })
@@ -157,11 +163,12 @@ func (a *Agent) Run(ctx context.Context) {
 // followNodes keeps the Nodes up to date.
 func (a *Agent) followNodes(ctx context.Context) {
 	trusted := func() error { return nil } // the mirror has refused other lists
-	shared := slices.Concat(a.policy.sees(policies.Nodes), a.services.sees(services.Nodes))
+	shared := slices.Concat(a.policy.sees(policies.Nodes), a.services.sees(services.Nodes), a.balancer.sees(lan.Nodes))
 	a.mirror.source().sharing(shared, trusted).follow(ctx, &a.api, func(err error) {
 		a.asked(err)
 		a.policy.asked(policies.Nodes, err)
 		a.services.asked(services.Nodes, err)
+		a.balancer.asked(lan.Nodes, err)
 	})
 }
 

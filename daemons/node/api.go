@@ -34,6 +34,7 @@ type API interface {
 	Objects(ctx context.Context, path string, o metav1.ListOptions) (io.ReadCloser, error)
 	CreateEvent(ctx context.Context, e *corev1.Event) error
 	PatchNode(ctx context.Context, name string, mergePatch []byte) error
+	Request(ctx context.Context, verb, path, contentType string, body []byte) ([]byte, error)
 }
 
 // client calls the API server over HTTP. It knows only the types that the agent uses, because all
@@ -83,6 +84,15 @@ func (c *client) CreateEvent(ctx context.Context, e *corev1.Event) error {
 // right to change podCIDRs or taints.
 func (c *client) PatchNode(ctx context.Context, name string, mergePatch []byte) error {
 	return c.rest.Patch(types.MergePatchType).Resource("nodes").Name(name).SubResource("status").Body(mergePatch).Do(ctx).Error()
+}
+
+// Request sends JSON, and returns the answer's. contentType is that of the body, if there is one.
+func (c *client) Request(ctx context.Context, verb, path, contentType string, body []byte) ([]byte, error) {
+	r := c.rest.Verb(verb).AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON)
+	if body != nil {
+		r = r.SetHeader("Content-Type", contentType).Body(body)
+	}
+	return r.Do(ctx).Raw()
 }
 
 // source is a kind of objects of the API server, and the store that mirrors them.

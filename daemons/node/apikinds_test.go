@@ -46,7 +46,9 @@ func newJSONKinds(s *apiServer) jsonKinds {
 	return out
 }
 
-func allWatches() []*kindWatch { return slices.Concat(policyWatches(nil), serviceWatches(nil)) }
+func allWatches() []*kindWatch {
+	return slices.Concat(policyWatches(nil), serviceWatches(nil), lanWatches(nil))
+}
 
 // of returns a kind.
 func (k jsonKinds) of(kind fmt.Stringer) *jsonKind {

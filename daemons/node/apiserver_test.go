@@ -166,6 +166,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 	case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/") && strings.HasSuffix(r.URL.Path, "/events"):
 		s.takeEvent(w, r)
+	case s.serveLAN(w, r):
 	case r.Method == http.MethodPatch && s.forbid:
 		w.WriteHeader(http.StatusForbidden)
 	case r.Method == http.MethodPatch:

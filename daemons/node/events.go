@@ -138,6 +138,7 @@ func (a *Agent) topics() map[topic]string {
 	unread, deaf := a.services.status.broken()
 	maps.Copy(out, told(serviceBroken, unread))
 	maps.Copy(out, told(checkFailed, deaf))
+	maps.Copy(out, told(lanServiceFail, a.balancer.status.broken()))
 	return out
 }
 

@@ -6,6 +6,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -203,6 +204,19 @@ func (m *mirror) view() view {
 		_, v.nodes[i].Missing = v.missing[v.nodes[i].Name]
 	}
 	return v
+}
+
+// own returns the InternalIPs of this Node, as far as they can be read.
+func (m *mirror) own() (list []netip.Addr) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, _ := m.nodes.Get(m.self)
+	for _, text := range n.Addrs {
+		if a, err := netip.ParseAddr(text); err == nil {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // uid returns this Node's uid. If it is not known, uid returns the name, which the kubelet's Events

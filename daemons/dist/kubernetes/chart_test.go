@@ -23,6 +23,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/test/chart"
 )
 
@@ -196,10 +197,12 @@ func TestRights(t *testing.T) {
 // its container has, and no others.
 func TestPublishedRights(t *testing.T) {
 	ds, role := objects(t, chart.Render(t, func(v map[string]any) { v["transport"], v["ownNodeOnly"], v["services"] = "wireguard", false, true }))
+	_, balancing, _ := balancers(t, nil)
+	role.Rules = append(role.Rules, balancing.Rules...)
 	rights := section(t, "../../../docs/kubernetes.md", "| may | why |")
 	for _, rule := range role.Rules {
 		for _, resource := range rule.Resources {
-			name := map[string]string{"nodes/status": "status of nodes", "customresourcedefinitions": "customresourcedefinition"}[resource]
+			name := map[string]string{"nodes/status": "status of nodes", "customresourcedefinitions": "customresourcedefinition", "services/status": "status of services", "configmaps": "configmap"}[resource]
 			if name = cmp.Or(name, resource); !strings.Contains(strings.ToLower(rights), name) {
 				t.Errorf("docs/kubernetes.md does not say that the agent may %v %s", rule.Verbs, resource)
 			}
@@ -298,6 +301,52 @@ func TestWireGuard(t *testing.T) {
 		t.Errorf("rights are %v", role.Rules)
 	}
 	if args := ds.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--transport=wireguard") || !slices.Contains(args, "--wireguard-port=51900") {
+		t.Errorf("arguments are %q", args)
+	}
+}
+
+// balancers returns the objects for addresses of load balancers, with the rights in all namespaces.
+func balancers(t *testing.T, change func(map[string]any)) (ds appsv1.DaemonSet, role rbacv1.Role, all rbacv1.ClusterRole) {
+	t.Helper()
+	var ns corev1.Namespace
+	var binding rbacv1.RoleBinding
+	ds, all = objects(t, chart.Render(t, func(v map[string]any) {
+		if v["loadBalancers"] = true; change != nil {
+			change(v)
+		}
+	}), &ns, &role, &binding)
+	if ns.Name != lan.Namespace || role.Namespace != lan.Namespace || binding.Namespace != lan.Namespace || binding.RoleRef.Name != role.Name {
+		t.Errorf("the Leases are in %s, and the namespace is %s, with rights in %s and %s", lan.Namespace, ns.Name, role.Namespace, binding.Namespace)
+	}
+	return ds, role, all
+}
+
+// TestLoadBalancers: rights to write are only in a namespace of its own, but for the status of Services.
+func TestLoadBalancers(t *testing.T) {
+	ds, role, all := balancers(t, nil)
+	_, plain := objects(t, chart.Render(t, nil))
+	var added []string
+	for _, r := range all.Rules[len(plain.Rules):] {
+		added = append(added, r.String())
+	}
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"services/status"}, Verbs: []string{"patch"}},
+	}
+	if !slices.EqualFunc(added, want, func(a string, b rbacv1.PolicyRule) bool { return a == b.String() }) {
+		t.Errorf("in all namespaces it may %v", added)
+	}
+	if len(role.Rules) != 2 || !slices.Equal(role.Rules[0].Resources, []string{"leases"}) || !slices.Equal(role.Rules[1].ResourceNames, []string{lan.PoolsName}) ||
+		!slices.Equal(role.Rules[1].Verbs, []string{"list", "watch"}) {
+		t.Errorf("in its namespace it may %v", role.Rules)
+	}
+	if args := ds.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--load-balancers=on") {
+		t.Errorf("arguments are %q", args)
+	}
+	ds, _, _ = balancers(t, func(v map[string]any) { v["loadBalancersClassOnly"] = true })
+	if args := ds.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--load-balancers=class") {
 		t.Errorf("arguments are %q", args)
 	}
 }
