@@ -16,12 +16,14 @@ require (
 )
 
 // Tests only.
-require github.com/google/go-cmp v0.7.0
+require (
+	github.com/google/go-cmp v0.7.0
+	golang.org/x/net v0.61.0
+)
 
 // What those need.
 require (
 	github.com/mdlayher/socket v0.6.0 // indirect
-	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/tools v0.51.0 // indirect
 )
