@@ -154,6 +154,7 @@ func (a *app) commands() []command {
 		{name: "status", short: "check whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
 		{name: "inspect", short: "print all that is known about an attachment", long: inspectLong, data: &inspectCommand{app: a}},
+		{name: "map", short: "draw the networks of this node, for a browser", long: mapLong, data: &mapCommand{app: a}},
 		{name: "docker", short: "manage the driver of Docker's networks", long: dockerLong, data: &dockerCommand{app: a}, passThrough: true},
 		{name: "network", short: "create, remove, list and validate networks", long: networkLong, data: newNetworkCommand(a)},
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},

@@ -29,7 +29,7 @@ func TestPains(t *testing.T) { runScripts(t, "testdata/pains") }
 // toolPrograms returns the programs that replace ip and nc in the scripts. So the machine need
 // not have these.
 func toolPrograms() map[string]func() {
-	tools := map[string]func([]string) error{"link": linkTool, "inns": innsTool, "serve": serveTool, "ask": askTool, "say": sayTool}
+	tools := map[string]func([]string) error{"link": linkTool, "inns": innsTool, "serve": serveTool, "ask": askTool, "say": sayTool, "leaves": leavesTool}
 	programs := make(map[string]func(), len(tools))
 	for name, tool := range tools {
 		programs[name] = func() {

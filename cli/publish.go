@@ -102,12 +102,14 @@ func parsePortNumber(s string) (uint16, error) {
 
 // portsText formats ports as podman does, such as 0.0.0.0:8080->80/tcp. It prints adjacent
 // ports as one range.
-func portsText(ports []spec.PortMapping) string {
+func portsText(ports []spec.PortMapping) string { return strings.Join(portRanges(ports), ", ") }
+
+// portRanges returns the words of portsText.
+func portRanges(ports []spec.PortMapping) (words []string) {
 	ports = slices.Clone(ports)
 	order.By(ports, func(x, y spec.PortMapping) int {
 		return cmp.Or(x.HostIP.Compare(y.HostIP), cmp.Compare(x.Protocol, y.Protocol), cmp.Compare(x.HostPort, y.HostPort))
 	})
-	var words []string
 	for len(ports) > 0 {
 		n := 1
 		for n < len(ports) && ports[n] == shifted(ports[0], n) {
@@ -116,7 +118,7 @@ func portsText(ports []spec.PortMapping) string {
 		words = append(words, portText(ports[0], n))
 		ports = ports[n:]
 	}
-	return strings.Join(words, ", ")
+	return words
 }
 
 // shifted returns the mapping whose two ports are higher by n.

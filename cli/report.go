@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -306,14 +307,20 @@ const (
 // coloured returns text for standard error. If standard error is a terminal and the user has not
 // disabled colours (https://no-color.org), coloured adds a colour.
 func (a *app) coloured(colour, text string) string {
-	f, ok := a.stderr.(*os.File)
-	if !ok || a.getenv == nil || a.getenv("NO_COLOR") != "" || a.getenv("TERM") == "dumb" {
-		return text
-	}
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+	if a.getenv == nil || a.getenv("NO_COLOR") != "" || a.getenv("TERM") == "dumb" || !terminalOf(a.stderr) {
 		return text
 	}
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// terminalOf reports whether w is a terminal.
+func terminalOf(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // table formats text in columns that are two spaces apart.

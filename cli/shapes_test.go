@@ -12,6 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/cli/netfile"
+	"github.com/patchbay-net/patchbay/cli/netmap"
 	"github.com/patchbay-net/patchbay/cli/why"
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/spec"
@@ -37,6 +38,10 @@ func TestShapes(t *testing.T) {
 		{"`network rm --json`: an array", netfile.Removal{}},
 		{"`doctor --json`", doctor.Report{}},
 		{"of a finding", doctor.Finding{}},
+		{"`map --json`", netmap.Map{}},
+		{"of a network", netmap.Network{}},
+		{"of an attachment", netmap.Attached{}},
+		{"of another host", netmap.Host{}},
 		{"`explain --json`", explanation{}},
 		{"of a pod: an array", attachedPod{}},
 		{"of a Service", explainedService{}},

@@ -80,6 +80,7 @@ func TestOrdinaryUserOnANode(t *testing.T) {
 		{args: []string{"check", "--all"}, stdout: "0 of 0", stderr: "error: check --all needs root: ", fails: true},
 		{args: []string{"check", "--all", "--json"}, stdout: "[]", stderr: "error: check --all needs root: ", fails: true},
 		{args: []string{"doctor"}, stderr: "error: doctor needs root\npatchbay: hint: sudo; ", fails: true, silent: true, status: 3},
+		{args: []string{"map"}, stderr: "error: map needs root\npatchbay: hint: sudo; ", fails: true, silent: true},
 		{args: []string{"doctor", "--list"}, stdout: "permissions"},
 		{args: []string{"check", "patchbay", "/proc/self/ns/net"}, stderr: "patchbay: hint: sudo; ", fails: true},
 		{args: []string{"gc"}, stderr: "error: gc needs root: ", fails: true, silent: true},
