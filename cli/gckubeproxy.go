@@ -74,13 +74,19 @@ func (a *app) needsKubeProxy(fw *nft.Conn) (why string, err error) {
 	return why, err
 }
 
-// running returns the ids of the processes that run a program, also those in containers.
+// running returns the ids of the processes that run a program in this network namespace, also those in containers with it.
 func running(proc, program string) (pids []string) {
+	here, _ := os.Stat(filepath.Join(proc, "self/ns/net"))           // without it, every process counts
 	files, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "comm")) // the pattern is sound
 	for _, f := range files {
-		if comm, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(comm)) == program {
-			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		dir := filepath.Dir(f)
+		if comm, err := os.ReadFile(f); err != nil || strings.TrimSpace(string(comm)) != program {
+			continue
 		}
+		if of, err := os.Stat(filepath.Join(dir, "ns/net")); err == nil && here != nil && !os.SameFile(of, here) {
+			continue
+		}
+		pids = append(pids, filepath.Base(dir))
 	}
 	return pids
 }
