@@ -79,6 +79,9 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := a.conf.refuseHostAddrs(a.env, result.IPs); err != nil {
+		return nil, err
+	}
 	then = append(then, endpoint.Egress(r, then)...)
 	if err := apply(ctx, r, a, slices.Concat(first, then), slices.Concat(todo, then)); err != nil || r.Session.Dry != nil {
 		return result, err

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -112,7 +113,7 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Lease,
 	if err != nil {
 		return nil, err
 	}
-	offer, err := exchange(ctx, client, nclient4.DefaultServers, discover, nclient4.IsMessageType(dhcpv4.MessageTypeOffer))
+	offer, err := exchange(ctx, client, nclient4.DefaultServers, discover, offers)
 	if err != nil {
 		return nil, fmt.Errorf("discover: %w", err)
 	}
@@ -136,9 +137,22 @@ func closeLater(c io.Closer) {
 	go c.Close() //nolint:errcheck // an error of Close changes nothing here
 }
 
-// answers reports whether a message is a server's answer to a request.
+// offers reports whether a message is a server's offer.
+func offers(m *dhcpv4.DHCPv4) bool {
+	return m.MessageType() == dhcpv4.MessageTypeOffer && identified(m)
+}
+
+// answers reports whether a message is a server's answer to a request. A refusal gives nothing, so it counts also if
+// nobody knows whose it is.
 func answers(m *dhcpv4.DHCPv4) bool {
-	return m.MessageType() == dhcpv4.MessageTypeAck || m.MessageType() == dhcpv4.MessageTypeNak
+	return m.MessageType() == dhcpv4.MessageTypeAck && identified(m) || m.MessageType() == dhcpv4.MessageTypeNak
+}
+
+// identified reports whether a message says which server sent it, as an OFFER and an ACK must (RFC 2131, section 4.3.1,
+// table 3). Without that, nobody could renew or release the lease.
+func identified(m *dhcpv4.DHCPv4) bool {
+	server, ok := netip.AddrFromSlice(m.ServerIdentifier().To4())
+	return ok && !server.IsUnspecified()
 }
 
 // exchange sends a message and waits for an answer for which match returns true.
@@ -252,9 +266,12 @@ func parseV4(ack *dhcpv4.DHCPv4) (*Lease, error) {
 	return g, nil
 }
 
+// gateway returns the first router, and no address if there is none. 0.0.0.0 is no router.
 func gateway(ack *dhcpv4.DHCPv4) netip.Addr {
 	for _, ip := range ack.Router() {
-		return nl.AddrOf(ip)
+		if !ip.IsUnspecified() {
+			return nl.AddrOf(ip)
+		}
 	}
 	return netip.Addr{}
 }
@@ -263,12 +280,23 @@ func gateway(ack *dhcpv4.DHCPv4) netip.Addr {
 const scopeLink = 253
 
 // routes returns the routes in an ACK. If there are classless routes (option 121), only they
-// count (RFC 3442). Otherwise these are the classful routes (option 33) and a default route
-// through the router. Router 0.0.0.0 means that the destination is on the link. As in the
-// reference, it stays in the result, because a route without a gateway would get the grant's
-// gateway.
-func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
-	for _, r := range ack.ClasslessStaticRoute() {
+// count (RFC 3442), even if none of them can be used. Otherwise these are the classful routes (option 33) and a default
+// route through the router.
+func routes(ack *dhcpv4.DHCPv4) []spec.Route {
+	if list := ack.ClasslessStaticRoute(); len(list) > 0 {
+		return routed(classless(list))
+	}
+	out := routed(classful(ack.Options.Get(dhcpv4.OptionStaticRoutingTable)))
+	if gw := gateway(ack); gw.IsValid() {
+		out = append(out, spec.Route{Dst: spec.DefaultDst(true), GW: gw})
+	}
+	return out
+}
+
+// classless returns the routes of option 121. Router 0.0.0.0 means that the destination is on the link. As in the
+// reference, it stays in the result, because a route without a gateway would get the grant's gateway.
+func classless(list dhcpv4.Routes) (out []spec.Route) {
+	for _, r := range list {
 		route := spec.Route{Dst: nl.PrefixOf(r.Dest), GW: nl.AddrOf(r.Router)}
 		if r.Router.IsUnspecified() {
 			scope := scopeLink
@@ -276,17 +304,26 @@ func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
 		}
 		out = append(out, route)
 	}
-	if len(out) > 0 {
-		return out
-	}
-	for opt := ack.Options.Get(dhcpv4.OptionStaticRoutingTable); len(opt) >= 8; opt = opt[8:] {
+	return out
+}
+
+// classful returns the routes of option 33, whose destinations have the prefix length of their class.
+func classful(opt []byte) (out []spec.Route) {
+	for ; len(opt) >= 8; opt = opt[8:] {
 		dst := net.IP(opt[:4])
 		out = append(out, spec.Route{Dst: nl.PrefixOf(&net.IPNet{IP: dst, Mask: dst.DefaultMask()}), GW: nl.AddrOf(net.IP(opt[4:8]))})
 	}
-	if gw := gateway(ack); gw.IsValid() {
-		out = append(out, spec.Route{Dst: spec.DefaultDst(true), GW: gw})
-	}
 	return out
+}
+
+// routed returns the routes whose destinations a router may be asked for: not only addresses of this host, of this
+// network (0.0.0.0/8 and 127.0.0.0/8, RFC 6890) or of groups (224.0.0.0/4). A route of more than these, such as the
+// default route or its half 0.0.0.0/1, stays.
+func routed(routes []spec.Route) []spec.Route {
+	return slices.DeleteFunc(routes, func(r spec.Route) bool {
+		a, bits := r.Dst.Addr(), r.Dst.Bits()
+		return a.IsLoopback() && bits >= 8 || a.IsMulticast() && bits >= 4 || a.Is4() && a.As4()[0] == 0 && bits >= 8
+	})
 }
 
 func dnsV4(ack *dhcpv4.DHCPv4) spec.DNS {

@@ -42,6 +42,15 @@ func TestParse(t *testing.T) {
 			"10.0.0.7/24 [192.168.5.0/24 via 10.0.0.2 9.0.0.0/8 via 10.0.0.2 0.0.0.0/0 via 10.0.0.1]"},
 		{"classless alone count", map[uint8]string{1: mask24, 3: router, 33: "\xc0\xa8\x05\x00" + other, 121: "\x10\x09\x09" + other},
 			"10.0.0.7/24 [9.9.0.0/16 via 10.0.0.2]"},
+		{"router 0.0.0.0", map[uint8]string{1: mask24, 3: "\x00\x00\x00\x00"}, "10.0.0.7/24 []"},
+		{"a router after 0.0.0.0", map[uint8]string{1: mask24, 3: "\x00\x00\x00\x00" + router}, "10.0.0.7/24 [0.0.0.0/0 via 10.0.0.1]"},
+		{"loopback, groups and this network", map[uint8]string{1: mask24, 121: "\x08\x7f" + other + "\x04\xe0" + other + "\x20\x00\x00\x00\x05" + other + "\x10\x09\x09" + other},
+			"10.0.0.7/24 [9.9.0.0/16 via 10.0.0.2]"},
+		{"only loopback, so no default route", map[uint8]string{1: mask24, 3: router, 121: "\x08\x7f" + other}, "10.0.0.7/24 []"},
+		{"the halves of all addresses", map[uint8]string{1: mask24, 121: "\x01\x00" + other + "\x01\x80" + other + "\x00" + router},
+			"10.0.0.7/24 [0.0.0.0/1 via 10.0.0.2 128.0.0.0/1 via 10.0.0.2 0.0.0.0/0 via 10.0.0.1]"},
+		{"classful loopback", map[uint8]string{1: mask24, 33: "\x7f\x00\x00\x00" + other + "\xe0\x00\x00\x00" + other}, "10.0.0.7/24 []"},
+		{"on the link", map[uint8]string{1: mask24, 121: "\x20\xa9\xfe\xa9\xfe\x00\x00\x00\x00"}, "10.0.0.7/24 [169.254.169.254/32 via 0.0.0.0]"},
 		{"no mask", map[uint8]string{3: router}, "error: DHCP option Subnet Mask not found in DHCPACK"},
 		{"no time at all", map[uint8]string{1: mask24, 51: "\x00\x00\x00\x00"}, "error: lease of 0s in DHCPACK"},
 	} {
@@ -58,6 +67,33 @@ func TestParse(t *testing.T) {
 		}
 		if got != tc.want {
 			t.Errorf("%s: %s, want %s", tc.about, got, tc.want)
+		}
+	}
+}
+
+// An offer and an ACK count only with the server's identifier (option 54), a refusal also without it.
+func TestIdentifier(t *testing.T) {
+	for _, tc := range []struct {
+		kind          dhcpv4.MessageType
+		server        string
+		offer, answer bool
+	}{
+		{dhcpv4.MessageTypeOffer, router, true, false},
+		{dhcpv4.MessageTypeOffer, "", false, false},
+		{dhcpv4.MessageTypeOffer, "\x00\x00\x00\x00", false, false},
+		{dhcpv4.MessageTypeAck, router, false, true},
+		{dhcpv4.MessageTypeAck, "", false, false},
+		{dhcpv4.MessageTypeAck, "\x0a\x00", false, false},
+		{dhcpv4.MessageTypeNak, "", false, true},
+	} {
+		options := map[uint8]string{}
+		if tc.server != "" {
+			options[54] = tc.server
+		}
+		m := ack(t, options)
+		m.UpdateOption(dhcpv4.OptMessageType(tc.kind))
+		if offer, answer := offers(m), answers(m); offer != tc.offer || answer != tc.answer {
+			t.Errorf("%s from %q: offer %v, answer %v", tc.kind, tc.server, offer, answer)
 		}
 	}
 }
