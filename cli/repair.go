@@ -148,22 +148,10 @@ func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	return err
 }
 
-// rules writes those chains and rules again that have changed, and upgrades the tables of an earlier release. If the
-// whole table is missing, the first element that is added creates it.
-func (r *repairer) rules(ctx context.Context) error {
-	diffs, err := r.fw.Verify()
-	if err != nil {
-		return err
-	}
-	older, err := r.fw.Outdated()
-	if older != "" {
-		diffs = append(diffs, older)
-	}
-	if len(diffs) == 0 {
-		return err
-	}
-	r.out.Rules = diffs
-	return errors.Join(err, r.fw.Rebuild(ctx))
+// rules writes those chains and rules again that have changed.
+func (r *repairer) rules(ctx context.Context) (err error) {
+	r.out.Rules, err = r.fw.Restore(ctx)
+	return err
 }
 
 // named formats the name of an attachment for the output of repair.

@@ -280,11 +280,18 @@ func (n *networkPolicy) watchKernel(ctx context.Context, a *Agent) {
 	})
 }
 
+// settles is how long after the removal of elements of sources the next program restores those of the attachments that still
+// have records. A DEL that takes longer gets its elements back, and gc removes them.
+const settles = 500 * time.Millisecond
+
 // touched handles a transaction that changed policies in the kernel. Most are this agent's own.
 func (n *networkPolicy) touched(ctx context.Context, how nft.Touch) {
 	switch how {
 	case nft.TouchClosed:
 		n.release(ctx)
+		return
+	case nft.TouchSources: // most are a DEL's, whose record goes after its elements
+		time.AfterFunc(settles, n.cluster.Wake)
 		return
 	case nft.TouchRevision:
 		n.mu.Lock()

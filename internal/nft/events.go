@@ -22,6 +22,7 @@ const (
 	TouchRevision              // it changed the revision
 	TouchForeign               // it did not, or it deleted the table
 	TouchMissed                // events were lost
+	TouchSources               // it removed elements of the check of sources, as each DEL does
 )
 
 // WatchPolicies calls touched after each transaction that changed the network policies, even one of
@@ -83,7 +84,17 @@ type touches struct {
 	changed
 }
 
-type changed struct{ closed, revision, other bool }
+type changed struct {
+	closed, revision, other bool
+
+	sources bool // elements of the check of sources were removed
+	made    bool // a chain of the check of sources was made
+	rules   bool // such a chain got rules
+}
+
+// foreign reports whether the transaction changed what only other programs change without a new revision. An ADD makes
+// the chains of sources together with their rules.
+func (c changed) foreign() bool { return c.other || c.rules && !c.made }
 
 // add adds a message. ok is true if it ends a transaction that changed something.
 func (t *touches) add(m netlink.Message) (how Touch, ok bool) {
@@ -103,8 +114,10 @@ func (t *touches) add(m netlink.Message) (how Touch, ok bool) {
 		return TouchClosed, true
 	case was.revision:
 		return TouchRevision, true
+	case was.sources && !was.foreign():
+		return TouchSources, true
 	}
-	return TouchForeign, was.other
+	return TouchForeign, was.foreign()
 }
 
 // note looks at which object a message changes.
@@ -117,6 +130,9 @@ func (t *touches) note(kind int, m netlink.Message) {
 	switch kind {
 	case unix.NFT_MSG_DELTABLE:
 		t.other = true
+		return
+	case unix.NFT_MSG_NEWTABLE:
+		t.other = t.other || a.Number(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
 		return
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
 		name = a.Text(unix.NFTA_CHAIN_NAME)
@@ -138,7 +154,10 @@ func (t *touches) policies(kind int, element bool, name string) {
 	case element && slices.Contains(slices.Concat(closed[0][:], closed[1][:]), name):
 		t.closed = t.closed || kind == unix.NFT_MSG_NEWSETELEM
 	case element && OfSources(name): // an ADD's or a DEL's
+		t.sources = t.sources || kind == unix.NFT_MSG_DELSETELEM && slices.Contains(SourceSets(), name)
 	case OfSources(name): // an ADD may make it; only an agent that is being removed deletes it
+		t.made = t.made || kind == unix.NFT_MSG_NEWCHAIN
+		t.rules = t.rules || kind == unix.NFT_MSG_NEWRULE && name != chainSourcesTell // TellForged replaces its rules
 		removed := []int{unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELOBJ}
 		t.other = t.other || slices.Contains(removed, kind)
 	case element && name == SetPolicy:

@@ -12,6 +12,23 @@ import (
 	"github.com/google/nftables"
 )
 
+// Restore compares our tables with what this program writes, and writes again what differs or has the schema of an
+// earlier release. It returns the differences, one line for each. If the whole table is missing, the next change
+// creates it. repair and the agent use it.
+func (c *Conn) Restore(ctx context.Context) (diffs []string, err error) {
+	if diffs, err = c.Verify(); err != nil {
+		return nil, err
+	}
+	older, err := c.Outdated()
+	if older != "" {
+		diffs = append(diffs, older)
+	}
+	if len(diffs) == 0 {
+		return nil, err
+	}
+	return diffs, errors.Join(err, c.Rebuild(ctx))
+}
+
 // Rebuild restores the existing tables in one transaction: schema number, sets, chains and
 // static rules. Rebuild keeps the elements, the operator's chain and the networks' chains.
 // Once a table is complete, a second transaction clears its dormant flag.

@@ -91,6 +91,7 @@ func (e *Enforcer) Load(ctx context.Context, p *policy.Program, owners map[netip
 }
 
 func (e *Enforcer) load(ctx context.Context, p *policy.Program, owners map[netip.Addr]owner.Key) error {
+	unrestored := e.restore(ctx) // told last: a table that cannot be restored must not keep new policies waiting
 	before, err := e.before()
 	if err != nil {
 		return fmt.Errorf("load network policies: %w", err)
@@ -134,7 +135,22 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, owners map[netip
 	if err := e.cutNow(); err != nil {
 		return fmt.Errorf("end connections that network policies deny: %w", err)
 	}
+	if unrestored != nil {
+		return unrestored
+	}
 	e.loaded = p
+	return nil
+}
+
+// restore does what repair does for the rules of our tables, if it is not known what the kernel has: a dormant table, or a
+// rule that another program inserted, lets pass what policies deny.
+func (e *Enforcer) restore(ctx context.Context) error {
+	if e.loaded != nil {
+		return nil
+	}
+	if _, err := e.fw.Restore(ctx); err != nil {
+		return fmt.Errorf("restore the rules that another program changed: %w", err)
+	}
 	return nil
 }
 
