@@ -64,7 +64,8 @@
 // When a program changes, Load ends the connections that the new one denies (Options): it deletes
 // their entries of connection tracking. Such a connection must not begin anew with a packet of the other
 // end. So a pod with a policy in one direction drops, in the other direction, TCP packets within
-// connections that the kernel does not know.
+// connections that the kernel does not know. A packet of UDP does not say whether it begins a flow: if the other
+// end sends and may do so, its packet makes a new entry, and the denied packets are answers in it.
 //
 // Requires Linux 5.10. nft 1.0.6 prints all objects and loads them again.
 package enforce
