@@ -179,17 +179,21 @@ func (c *compiler) namedPorts(r Rule, to peer, names []portSpec) (out []Rule) {
 		pods = &selection{}
 	}
 	for _, name := range names {
-		var ports []Port
-		for id := range c.matching(pods) {
-			ports = append(ports, name.among(id.Ports)...)
-		}
-		slices.SortFunc(ports, comparePorts)
-		for _, p := range slices.Compact(ports) {
+		for _, p := range c.numbersOf(name, pods) {
 			r.Set, r.Ports = c.set(pods, &p), []Ports{{p.Protocol, p.Number, p.Number}}
 			out = append(out, r)
 		}
 	}
 	return out
+}
+
+// numbersOf returns the ports that a name means in the pods of a selection, sorted.
+func (c *compiler) numbersOf(name portSpec, pods *selection) (ports []Port) {
+	for id := range c.matching(pods) {
+		ports = append(ports, name.among(id.Ports)...)
+	}
+	slices.SortFunc(ports, comparePorts)
+	return slices.Compact(ports)
 }
 
 // matching iterates over the identities that a selection matches.
@@ -214,10 +218,7 @@ func (c *compiler) set(s *selection, with *Port) string {
 	if s == nil {
 		return ""
 	}
-	name := s.String()
-	if with != nil {
-		name += " with " + with.String()
-	}
+	name := setName(s, with)
 	if !c.first("set", name) {
 		return name
 	}
@@ -232,6 +233,14 @@ func (c *compiler) set(s *selection, with *Port) string {
 	c.out.Sets = append(c.out.Sets, made)
 	c.selected = append(c.selected, of)
 	return name
+}
+
+// setName names the set of the pods of a selection, or of those with a port.
+func setName(s *selection, with *Port) string {
+	if with == nil {
+		return s.String()
+	}
+	return s.String() + " with " + with.String()
 }
 
 // rangeSet returns the name of the range set of a peer, and makes the set.

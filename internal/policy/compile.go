@@ -20,6 +20,7 @@ func compile(s *State, q *Sequence) *compiler {
 	c.readPolicies()
 	c.readNamespaces()
 	c.readPods(q)
+	c.keepBudget()
 	c.nodeAddresses()
 	for i := range s.Pods {
 		if p := &s.Pods[i]; p.Node == s.Node && p.Enforced() && len(c.owned[p]) > 0 {

@@ -67,6 +67,12 @@ func (s selection) inNamespace(name string, labels Labels, known bool) bool {
 	return s.namespaces.Empty() || known && s.namespaces.Matches(labels)
 }
 
+// These end the problem of a policy of each kind that is closed as a whole.
+const (
+	isolatesAll = "; the policy isolates its pods and allows nothing"
+	deniesAll   = "; the policy denies its pods everything"
+)
+
 // readNetworkPolicy checks a NetworkPolicy.
 func readNetworkPolicy(p *NetworkPolicy) rules {
 	r := rules{name: p.Namespace + "/" + p.Name, tier: Namespaced, subject: selection{namespace: p.Namespace, pods: p.Spec.PodSelector}}
@@ -77,7 +83,7 @@ func readNetworkPolicy(p *NetworkPolicy) rules {
 	if err == nil {
 		return r
 	}
-	r.problems = []string{err.Error() + "; the policy isolates its pods and allows nothing"}
+	r.problems = []string{err.Error() + isolatesAll}
 	if p.Spec.PodSelector.check() != nil {
 		r.subject.pods = Selector{}
 	}

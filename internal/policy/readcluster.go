@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// BrokenRule is the name of the only rule of a ClusterNetworkPolicy whose tier, priority or subject cannot be
-// understood. It denies everything.
+// BrokenRule is the name of the only rule of a ClusterNetworkPolicy that needs too much, or whose tier, priority or
+// subject cannot be understood. It denies everything.
 const BrokenRule = "broken"
 
 // readClusterPolicy checks a ClusterNetworkPolicy. As its API says, a rule that cannot be understood fails
@@ -23,9 +23,8 @@ func readClusterPolicy(p *ClusterNetworkPolicy) rules {
 		err = errors.New(p.Broken)
 	}
 	if err != nil {
-		r.problems = []string{err.Error() + "; the policy denies its pods everything"}
-		closed := []rule{{source: BrokenRule, verdict: Deny, peers: []peer{{}}}}
-		r.sides = [2]*side{{closed}, {closed}}
+		r.problems = []string{err.Error() + deniesAll}
+		r.sides = [2]*side{denyAll(), denyAll()}
 		return r
 	}
 	for i, in := range p.Spec.Ingress {
@@ -39,6 +38,11 @@ func readClusterPolicy(p *ClusterNetworkPolicy) rules {
 		r.add(Egress, fmt.Sprintf("egress[%d]", i), out)
 	}
 	return r
+}
+
+// denyAll returns the side of a policy that is closed as a whole.
+func denyAll() *side {
+	return &side{[]rule{{source: BrokenRule, verdict: Deny, peers: []peer{{}}}}}
 }
 
 // readTier reads the tier, the priority and the subject of a policy. If the subject cannot be

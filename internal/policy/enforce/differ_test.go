@@ -101,7 +101,7 @@ func TestJudgeOfABrokenPolicy(t *testing.T) {
 	load(t, e, policy.Compile(shop(t, `later {"tier":"Later","priority":1,"subject":{"namespaces":{}}}`)))
 	must(t, WithView(fw, func(v *View) error {
 		list, err := v.Judge(Packet{From: netip.MustParseAddr("10.1.1.1"), To: netip.MustParseAddr("10.9.9.9"), Protocol: l4.TCP, Port: 80})
-		want := Reason{eval.Dropped, []string{"later"}, policy.BrokenRule, "clusternetworkpolicy later denies everything, because it cannot be understood", false}
+		want := Reason{eval.Dropped, []string{"later"}, policy.BrokenRule, "clusternetworkpolicy later denies everything, because it cannot be understood or needs too much", false}
 		if FateOf(list) != eval.Dropped || !reflect.DeepEqual(list[0].Reasons, []Reason{want}) {
 			t.Errorf("got %+v", list)
 		}

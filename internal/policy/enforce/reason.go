@@ -129,7 +129,7 @@ func (v *View) byRule(r *Reason, s eval.Step) {
 	}
 	r.Text = fmt.Sprintf("%s of %s %s it", rule, Kind(name), does)
 	if r.Rule == policy.BrokenRule {
-		r.Text = Kind(name) + " denies everything, because it cannot be understood"
+		r.Text = Kind(name) + " denies everything, because it cannot be understood or needs too much"
 	}
 	if ports := v.portsOf(s.Rule); !s.Sure && ports != "" {
 		r.Text += ", for " + ports
