@@ -83,7 +83,7 @@ func agentSays(t *testing.T, dir string) (asked chan string) {
 			if err != nil {
 				return
 			}
-			line, _ := bufio.NewReader(conn).ReadString('\n') //nolint:errcheck // the test sees the text
+			line, _ := bufio.NewReader(conn).ReadString('\n')
 			asked <- strings.TrimSpace(line)
 			enc := json.NewEncoder(conn)
 			enc.Encode(drops.Line{Drop: &aDrop})              //nolint:errcheck // the test sees the output

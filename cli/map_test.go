@@ -44,7 +44,7 @@ func printLeaves(path string, v any) {
 			printLeaves(fmt.Sprintf("%s.%d", path, i), below)
 		}
 	default:
-		fmt.Println(strings.TrimPrefix(path, "."), v) //nolint:forbidigo // the output of a program
+		fmt.Println(strings.TrimPrefix(path, "."), v)
 	}
 }
 

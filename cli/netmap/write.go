@@ -25,7 +25,7 @@ func (w *writer) put(format string, args ...any) {
 			args[i] = escaped(s)
 		}
 	}
-	fmt.Fprintf(w, format, args...)
+	fmt.Fprintf(w, format, args...) //nolint:errcheck // memory
 }
 
 // escaped makes text of any bytes harmless in HTML and in XML: markup, characters that hide or reorder text, and bytes

@@ -113,7 +113,7 @@ func (w *kindWatch) page(ctx context.Context, o metav1.ListOptions, yield func([
 func (w *kindWatch) replace(ctx context.Context, read func(yield func([]byte, error) bool) error) error {
 	var failed error
 	count := 0
-	err := w.copies.Replace(func(yield func([]byte, error) bool) {
+	err := w.Replace(func(yield func([]byte, error) bool) {
 		failed = read(func(object []byte, err error) bool {
 			if count++; count%limitEvery == 0 {
 				limitMemory()
@@ -224,7 +224,7 @@ func (w *kindWatch) initial(ctx context.Context, events *jsonEvents) error {
 	})
 	for name := range deleted {
 		if err == nil {
-			w.copies.Delete(name.Namespace, name.Name)
+			w.Delete(name.Namespace, name.Name)
 		}
 	}
 	return err

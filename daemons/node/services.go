@@ -123,13 +123,6 @@ func (p *serviceProxy) run(ctx context.Context, a *Agent) {
 	p.saveLast()
 }
 
-// regular looks at what an event may not have told: whether the table is the agent's, and this node's addresses.
-func (p *serviceProxy) regular() {
-	p.status.tell()
-	resident.Signal(p.stirred)
-	resident.Signal(p.moved)
-}
-
 // open opens the connection to the kernel, and returns what closes it.
 func (p *serviceProxy) open() (closed func()) {
 	p.mu.Lock()

@@ -119,7 +119,7 @@ func TestFileOfDefinition(t *testing.T) {
 	}
 	w := newWorld(t, "none")
 	w.conf = `,"confDir":"` + dir + `"`
-	w.refused("network shop/none: it has no spec.config")
+	_ = w.refused("network shop/none: it has no spec.config")
 }
 
 // What is refused, is refused before any plugin runs.
@@ -162,12 +162,12 @@ func TestRefused(t *testing.T) {
 func TestAddressesAreVerified(t *testing.T) {
 	define(t, "shop/a", `{"cniVersion":"1.0.0","type":"tape"}`)
 	w := newWorld(t, `[{"name":"a","ips":["10.99.0.8"]}]`)
-	w.refused("asks for the address 10.99.0.8")
+	_ = w.refused("asks for the address 10.99.0.8")
 	if want := []string{"tape ADD net1", "tape DEL net1"}; !slices.Equal(w.tape.lines, want) {
 		t.Errorf("calls %q, want %q", w.tape.lines, want)
 	}
 	w = newWorld(t, `[{"name":"a","mac":"02:00:00:00:00:08"}]`)
-	w.refused("asks for mac 02:00:00:00:00:08")
+	_ = w.refused("asks for mac 02:00:00:00:00:08")
 	define(t, "shop/fixed", `{"cniVersion":"1.0.0","type":"bridge","bridge":"fixed0","ipam":{"type":"static"}}`) // takes IP of CNI_ARGS, as in Multus' own test
 	w = newWorld(t, `[{"name":"fixed","ips":["10.99.0.9/24"]}]`)
 	w.add()
@@ -255,9 +255,9 @@ func TestDamagedDefinition(t *testing.T) {
 	data, err := os.ReadFile(path)
 	must(t, err)
 	must(t, os.WriteFile(path, data[:len(data)-1], 0o600))
-	newWorld(t, "a").refused("definition shop/a: read " + path + ": the file is damaged")
+	_ = newWorld(t, "a").refused("definition shop/a: read " + path + ": the file is damaged")
 	must(t, os.WriteFile(path, data, 0o600))
 	must(t, os.Chmod(filepath.Dir(path), 0o777))
 	defer os.Chmod(filepath.Dir(path), 0o700) //nolint:errcheck // a test's
-	newWorld(t, "a").refused("only root may have write access")
+	_ = newWorld(t, "a").refused("only root may have write access")
 }

@@ -30,7 +30,7 @@ func removePlanned(ctx context.Context, r *plugin.Request) error {
 	plan, err := attached.Read(r.Session.Paths, r.Owner)
 	if errors.Is(err, sealed.ErrDamaged) {
 		kernel.Warn(r, err)
-		plan, err = again(ctx, r)
+		plan, err = again(ctx, r), nil
 	}
 	if plan == nil || err != nil {
 		return err
@@ -39,14 +39,14 @@ func removePlanned(ctx context.Context, r *plugin.Request) error {
 }
 
 // again makes a lost plan again, as far as possible. What it misses, patchbay gc finds.
-func again(ctx context.Context, r *plugin.Request) (*npwg.Plan, error) {
+func again(ctx context.Context, r *plugin.Request) *npwg.Plan {
 	plan := &npwg.Plan{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Args: r.Args, Path: pathOf(r)}
 	c, err := choose(ctx, r)
 	if err != nil {
 		kernel.Warn(r, fmt.Errorf("%w; patchbay gc finds what is left of the pod's further networks", err))
 	}
 	if c == nil {
-		return plan, nil
+		return plan
 	}
 	for i := range c.definitions {
 		a, err := interfaceOf(r, &c.networks[i], &c.definitions[i])
@@ -57,7 +57,7 @@ func again(ctx context.Context, r *plugin.Request) (*npwg.Plan, error) {
 		a.State = npwg.Attempted
 		plan.Interfaces = append(plan.Interfaces, *a)
 	}
-	return plan, nil
+	return plan
 }
 
 // remove calls the DELs of all attachments that were begun, the newest first, also after an error (§7.2). The plan goes last: as long

@@ -22,7 +22,7 @@ import (
 
 // These are numbers of include/uapi/linux/netfilter/nfnetlink_log.h.
 const (
-	msgPacket = unix.NFNL_SUBSYS_ULOG<<8 | 0
+	msgPacket = unix.NFNL_SUBSYS_ULOG << 8
 	msgConfig = unix.NFNL_SUBSYS_ULOG<<8 | 1
 
 	cfgCmd     = 1
