@@ -30,7 +30,7 @@ func TestFailureStopsTheRest(t *testing.T) {
 	w := newWorld(t, "edge,a,b")
 	w.warm()
 	w.tape.fails = "tape ADD net2"
-	w.refused(`network shop/a, interface net2: plugin type="tape" failed (add): no`)
+	_ = w.refused(`network shop/a, interface net2: plugin type="tape" failed (add): no`)
 	if want := []string{"tape ADD net2", "tape DEL net2"}; !slices.Equal(w.tape.lines, want) {
 		t.Errorf("calls %q, want %q", w.tape.lines, want)
 	}

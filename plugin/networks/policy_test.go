@@ -86,5 +86,5 @@ func TestClosedAndFailed(t *testing.T) {
 		}
 		return nil
 	}
-	w.refused("stopped")
+	_ = w.refused("stopped")
 }
