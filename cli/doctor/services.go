@@ -115,7 +115,7 @@ func named1(f services.Frontend) string {
 }
 
 // besideKubeProxy finds rules of kube-proxy, whether it runs or has left them. They are in the same hooks at the same priority, so the older
-// ones come first, and rules that nobody changes any more lead to endpoints that are gone.
+// ones come first, and what kube-proxy has left leads to endpoints that were removed since.
 func besideKubeProxy(n *Node, _ services.Table) (found []Finding, err error) {
 	const fix = "stop kube-proxy on this node, and then: patchbay gc --kube-proxy"
 	var have []string

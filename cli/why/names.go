@@ -60,7 +60,7 @@ func ServiceNamed(word string) (name services.Name, sure, ok bool) {
 	return name, sure, ok && name.Namespace != "" && name.Name != "" && !strings.Contains(name.Name, "/")
 }
 
-// ErrNoNames means that nobody on this node knows the names of Services.
+// ErrNoNames means that this node has no copy of the names of Services.
 var ErrNoNames = errors.New("the names of Services are not known on this node")
 
 // Frontends returns the frontends of a Service that the agent knows.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/patchbay-net/patchbay/daemons/internal/doubt"
+	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
 )
 
@@ -34,17 +35,13 @@ type mirror struct {
 	nodes        doubt.Table[plan.Node] // by name
 	unregistered bool                   // the API server has no Node of this name
 	synced       time.Time              // when the API server last told something that counts
-	condemned    bool                   // this agent's Node has toBeDeleted
+	condemned    bool                   // this agent's Node has lan.ToBeDeleted
 }
-
-// toBeDeleted is the taint by which the cluster autoscaler marks a Node that it is about to delete
-// (cluster-autoscaler/utils/taints).
-const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // condemn notes whether a Node is about to be deleted.
 func (m *mirror) condemn(o *corev1.Node) {
 	if o.Name == m.self {
-		m.condemned = slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.Key == toBeDeleted })
+		m.condemned = slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.Key == lan.ToBeDeleted })
 	}
 }
 

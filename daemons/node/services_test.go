@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/patchbay-net/patchbay/daemons/internal/fabric/health"
+	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/node/services"
 	"github.com/patchbay-net/patchbay/internal/services/saved"
 	"github.com/patchbay-net/patchbay/internal/test/nettest/node"
@@ -317,7 +318,7 @@ func TestServiceHealth(t *testing.T) {
 	is(node.Uplink4+":31001", 0, "refused")
 
 	tainted := kubeNode(1)
-	tainted.Spec.Taints = []corev1.Taint{{Key: toBeDeleted, Effect: corev1.TaintEffectNoSchedule}}
+	tainted.Spec.Taints = []corev1.Taint{{Key: lan.ToBeDeleted, Effect: corev1.TaintEffectNoSchedule}}
 	l.api.set(tainted)
 	is("/healthz", 503, `"nodeEligible":false,"healthy":true`)
 	is("/livez", 200, `"healthy":true`)

@@ -142,8 +142,8 @@ func offers(m *dhcpv4.DHCPv4) bool {
 	return m.MessageType() == dhcpv4.MessageTypeOffer && identified(m)
 }
 
-// answers reports whether a message is a server's answer to a request. A refusal gives nothing, so it counts also if
-// nobody knows whose it is.
+// answers reports whether a message is a server's answer to a request. A refusal counts without the server's identifier, too,
+// because it gives nothing.
 func answers(m *dhcpv4.DHCPv4) bool {
 	return m.MessageType() == dhcpv4.MessageTypeAck && identified(m) || m.MessageType() == dhcpv4.MessageTypeNak
 }

@@ -75,8 +75,8 @@ func (s *Service) fail(err error) {
 	s.opts.Failed(err)
 }
 
-// listen reads the group until ctx ends, or the socket fails. It reads the counters before it binds the group, so that no
-// packet is told that is not counted.
+// listen reads the group until ctx ends, or the socket fails. It reads the counters before it binds the group, so that
+// each packet that is told is counted.
 func (s *Service) listen(ctx context.Context) error {
 	if err := s.count(); err != nil {
 		return err

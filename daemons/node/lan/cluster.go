@@ -226,7 +226,8 @@ func parseNode(text []byte) (Node, error) {
 	return n, errors.Join(err, wrong)
 }
 
-// ToBeDeleted is the taint by which the cluster autoscaler marks a Node that it is about to delete.
+// ToBeDeleted is the taint by which the cluster autoscaler marks a Node that it is about to delete
+// (cluster-autoscaler/utils/taints).
 const ToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 func parseConfigMap(text []byte) item {
