@@ -38,9 +38,8 @@ func TestLoadBalancers(t *testing.T) {
 	l.service(1, "", "10.244.1.10")
 	l.hears(l.Client, "192.0.2.200:80", "b 10.244.1.9")
 	l.hears(l.Router, "192.0.2.200:80", "b 10.244.1.9")
-	if got, want := l.leases(), []string{"address-192.0.2.200", "address-2001-0db8-0001-0000-0000-0000-0000-0050", "node-n1"}; !slices.Equal(got, want) {
-		t.Errorf("the Leases are %v, want %v", got, want)
-	}
+	want := []string{"address-192.0.2.200", "address-2001-0db8-0001-0000-0000-0000-0000-0050", "node-n1"}
+	l.await(fmt.Sprintf("the Leases %v", want), func() bool { return slices.Equal(l.leases(), want) })
 	l.hears(l.Client, "[2001:db8:1::50]:80", "refused") // no slice of IPv6: the packet came here
 	l.service(2, `,"externalTrafficPolicy":"Local","ipFamilies":["IPv4"],"clusterIPs":["10.96.0.2"]`, "10.244.1.10")
 	l.hears(l.Client, "192.0.2.201:80", "b 198.51.100.2")
