@@ -22,10 +22,20 @@ func TestLockHeldByAHungProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid, end := nettest.HungLocker(t, p.Run+"/"+recordDir)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if _, err := lock(ctx, p); spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid) || ctx.Err() != nil {
-		t.Errorf("%v, %v", err, ctx.Err())
+	for limit := 200 * time.Millisecond; ; limit *= 4 { // a busy machine may take all of a short limit
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		_, err := lock(ctx, p)
+		late := ctx.Err()
+		cancel()
+		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid) {
+			t.Fatal(err)
+		}
+		if late == nil {
+			break
+		}
+		if limit > 10*time.Second {
+			t.Fatal("it waits as long as its caller does")
+		}
 	}
 	end()
 	unlock, err := lock(t.Context(), p)
