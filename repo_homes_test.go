@@ -138,6 +138,11 @@ var homes = []struct {
 		names: []string{"life.Each"},
 	},
 	{
+		what:   "list the firewall tables or chains of all programs: use nft.Conn.ReadRunning, which leaves out what the kernel does not run",
+		home:   "internal/nft",
+		shapes: []string{`\.List(Tables|Chains)(OfFamily|OfTableFamily)?\(`},
+	},
+	{
 		what:     "read CNI_NETNS_OVERRIDE: use spec.NetNSOverride",
 		home:     "spec",
 		literals: []string{"CNI_NETNS_OVERRIDE"},

@@ -153,15 +153,11 @@ func (n *Node) sources(net *Network) map[string][]iptnft.Source {
 // in no zone.
 func foreignDrops(n *Node) (found []Finding, err error) {
 	drops, err := n.forwardDrops()
-	if err != nil {
-		return nil, err
-	}
 	for _, d := range drops {
 		if d.name == "ip filter FORWARD" || d.name == "ip6 filter FORWARD" {
 			continue // iptablesDrops covers this chain
 		}
-		passed, perr := n.allPass(d)
-		if err = errors.Join(err, perr); passed {
+		if n.allPass(d) {
 			continue
 		}
 		found = append(found, warning(
@@ -181,41 +177,38 @@ func (n *Node) inZone() bool {
 	return slices.ContainsFunc(n.records(), func(r *record.Record) bool { return slices.ContainsFunc(r.Sources, netip.Prefix.IsValid) })
 }
 
-// forwardDrops lists the base chains at the forward hook whose policy is drop.
+// forwardDrops lists the base chains at the forward hook of IP whose policy is drop.
 func (n *Node) forwardDrops() (found []forwardDrop, err error) {
-	c, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("list firewall chains: %w", err)
-	}
-	chains, err := c.ListChains()
-	if err != nil {
-		return nil, fmt.Errorf("list firewall chains: %w", err)
-	}
-	for _, ch := range chains {
-		family, ok := familyName(ch.Table.Family)
-		if ok && family != "bridge" && ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop {
-			found = append(found, forwardDrop{family + " " + ch.Table.Name + " " + ch.Name, ch.Table.Family, ch.Table.Name, ch.Name})
+	tables, err := n.Kernel.NFT.ReadRunning(func(t *nft.Table) bool { return len(dropChains(t)) > 0 })
+	for _, t := range tables {
+		for _, c := range dropChains(t) {
+			found = append(found, forwardDrop{nft.FamilyName(t.Family) + " " + t.Name + " " + c.Name, t, c})
 		}
 	}
 	order.By(found, func(a, b forwardDrop) int { return strings.Compare(a.name, b.name) })
-	return found, nil
+	return found, err
 }
 
 // forwardDrop is a base chain at the forward hook whose policy is drop.
 type forwardDrop struct {
-	name         string // family, table and chain
-	family       nftables.TableFamily
-	table, chain string
+	name  string // family, table and chain
+	table *nft.Table
+	chain nft.Chain
+}
+
+// dropChains returns the chains of a table that forwardDrops lists.
+func dropChains(t *nft.Table) (chains []nft.Chain) {
+	if t.Family == nftables.TableFamilyBridge || t.Family == nftables.TableFamilyNetdev {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(t.Chains), func(c nft.Chain) bool {
+		return !c.Base || c.Hook != *nftables.ChainHookForward || !c.Drops
+	})
 }
 
 // allPass reports whether a chain's rules certainly accept all traffic that networks forward. If
 // the subnets of such a network are not known, allPass returns false.
-func (n *Node) allPass(d forwardDrop) (bool, error) {
-	t, err := n.Kernel.NFT.ReadTable(d.family, d.table)
-	if err != nil || t == nil {
-		return err == nil, err
-	}
-	at := slices.IndexFunc(t.Chains, func(c nft.Chain) bool { return c.Name == d.chain })
+func (n *Node) allPass(d forwardDrop) bool {
 	some := false
 	for _, net := range n.Networks {
 		if !net.routes() {
@@ -223,27 +216,19 @@ func (n *Node) allPass(d forwardDrop) (bool, error) {
 		}
 		subnets := net.subnets()
 		if len(subnets) == 0 {
-			return false, nil
+			return false
 		}
 		for _, p := range subnets {
-			if p.Addr().Is4() && d.family == nftables.TableFamilyIPv6 || p.Addr().Is6() && d.family == nftables.TableFamilyIPv4 {
+			if p.Addr().Is4() && d.table.Family == nftables.TableFamilyIPv6 || p.Addr().Is6() && d.table.Family == nftables.TableFamilyIPv4 {
 				continue
 			}
 			some = true
-			if at >= 0 && eval.Passed(t, t.Chains[at], p, net.link()) != eval.Yes {
-				return false, nil
+			if eval.Passed(d.table, d.chain, p, net.link()) != eval.Yes {
+				return false
 			}
 		}
 	}
-	return some, nil
-}
-
-func familyName(f nftables.TableFamily) (name string, ok bool) {
-	name, ok = map[nftables.TableFamily]string{
-		nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
-		nftables.TableFamilyBridge: "bridge", nftables.TableFamilyNetdev: "netdev",
-	}[f]
-	return name, ok
+	return some
 }
 
 // legacyDrops checks the rules of iptables-legacy, which netlink cannot read. None of our

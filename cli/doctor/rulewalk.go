@@ -4,7 +4,6 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -43,7 +42,7 @@ func ruleDrops(n *Node) (found []Finding, err error) {
 // dropsOf returns findings for the traffic of a network that a table drops. A drop of only one
 // living container's traffic counts too.
 func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []Finding) {
-	family, _ := familyName(t.Family)
+	family := nft.FamilyName(t.Family)
 	if !net.routes() || t.Name == "filter" && family != "inet" && n.cut[net.Name] {
 		return nil // iptablesDrops has reported it
 	}
@@ -71,7 +70,6 @@ func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []F
 // intended, the finding is only a warning. That is so in three cases: an earlier rule may accept
 // the traffic, the rule is in a chain for operators, or it drops connections from outside.
 func judged(t *nft.Table, d eval.Drop, way string) (f Finding, found bool) {
-	family, _ := familyName(t.Family)
 	at, does := d.At, "drops"
 	f.Level = Problem
 	switch {
@@ -87,7 +85,7 @@ func judged(t *nft.Table, d eval.Drop, way string) (f Finding, found bool) {
 	if operators(at) || d.Begun && way == comesIn {
 		f.Level = Warning
 	}
-	f.What = fmt.Sprintf("%s of table %s %s %s, in the traffic %s", at, family, t.Name, does, way)
+	f.What = fmt.Sprintf("%s of %s %s, in the traffic %s", at, t, does, way)
 	return f, true
 }
 
@@ -164,26 +162,11 @@ func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 // forwardTables reads the tables that containers' traffic may pass. It leaves out the table of
 // firewalld, because foreignDrops covers it. It also leaves out the tables nat of iptables, which
 // drop nothing and are long on a node with kube-proxy.
-func (n *Node) forwardTables() (tables []*nft.Table, err error) {
-	c, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("list firewall tables: %w", err)
-	}
-	list, err := c.ListTables()
-	if err != nil {
-		return nil, fmt.Errorf("list firewall tables: %w", err)
-	}
-	for _, l := range list {
-		family, ok := familyName(l.Family)
-		if !ok || l.Name == "firewalld" || l.Name == "nat" && strings.HasPrefix(family, "ip") {
-			continue
-		}
-		t, terr := n.Kernel.NFT.ReadTable(l.Family, l.Name)
-		if err = errors.Join(err, terr); t != nil && !t.Dormant {
-			tables = append(tables, t)
-		}
-	}
-	return tables, err
+func (n *Node) forwardTables() ([]*nft.Table, error) {
+	return n.Kernel.NFT.ReadRunning(func(t *nft.Table) bool {
+		ofIP := t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6
+		return t.Name != "firewalld" && !(t.Name == "nat" && ofIP)
+	})
 }
 
 // inetIngress is the number of the ingress hook in a table of family inet (linux/netfilter.h).

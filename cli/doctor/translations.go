@@ -46,25 +46,11 @@ func foreignTranslations(n *Node, t services.Table) (found []Finding, err error)
 const prioServices = -100
 
 // natTables reads the tables of other programs that translate destinations no later than Services.
-func (n *Node) natTables() (tables []*nft.Table, err error) {
-	c, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("list firewall tables: %w", err)
-	}
-	list, err := c.ListTables()
-	if err != nil {
-		return nil, fmt.Errorf("list firewall tables: %w", err)
-	}
-	for _, l := range list {
-		if _, ok := familyName(l.Family); !ok || l.Name == nft.ServicesTable || l.Name == nft.TableName || l.Name == "kube-proxy" {
-			continue
-		}
-		t, terr := n.Kernel.NFT.ReadTable(l.Family, l.Name)
-		if err = errors.Join(err, terr); t != nil && !t.Dormant && slices.ContainsFunc(t.Chains, translatesFirst) {
-			tables = append(tables, t)
-		}
-	}
-	return tables, err
+func (n *Node) natTables() ([]*nft.Table, error) {
+	return n.Kernel.NFT.ReadRunning(func(t *nft.Table) bool {
+		known := t.Name == nft.ServicesTable || t.Name == nft.TableName || t.Name == "kube-proxy"
+		return !known && slices.ContainsFunc(t.Chains, translatesFirst)
+	})
 }
 
 func translatesFirst(c nft.Chain) bool {

@@ -6,6 +6,7 @@ package nft
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -66,14 +67,90 @@ func (c *Conn) readTable(f nftables.TableFamily, name string, exprs func(*Rule, 
 	if err != nil || !found {
 		return nil, err
 	}
-	if t.Chains, err = c.chainsOf(f, name); err != nil {
+	if err := c.readChains(t); err != nil {
 		return nil, err
 	}
-	rules, err := c.listRules(f, name, "", exprs)
+	return t, c.readRules(t, exprs)
+}
+
+// readChains reads the chains of a table. The kernel sends those of the whole family.
+func (c *Conn) readChains(t *Table) error {
+	dump, err := c.list(query{get: unix.NFT_MSG_GETCHAIN, family: t.Family})
+	if err != nil {
+		return err
+	}
+	t.Chains, err = chainsIn(t, dump)
+	return err
+}
+
+func (c *Conn) readRules(t *Table, exprs func(*Rule, []byte) error) error {
+	rules, err := c.listRules(t.Family, t.Name, "", exprs)
 	for _, r := range rules {
 		t.Rules[r.Chain] = append(t.Rules[r.Chain], r)
 	}
-	return t, err
+	return err
+}
+
+// ReadRunning reads the tables of this namespace whose chains the kernel runs, in the kernel's order, and of these the ones that wanted
+// names. A dormant table has no running chain, and a table of family arp sees no packet of IP. wanted gets a table with its chains and
+// without its rules, which may be many. If the rules of a table cannot be read, ReadRunning returns the other tables and an error.
+func (c *Conn) ReadRunning(wanted func(*Table) bool) (tables []*Table, err error) {
+	all, err := c.listRunning()
+	for _, t := range all {
+		if !wanted(t) {
+			continue
+		}
+		if rerr := c.readRules(t, (*Rule).decodeExprs); rerr != nil {
+			err = errors.Join(err, rerr)
+			continue
+		}
+		tables = append(tables, t)
+	}
+	return tables, err
+}
+
+// listRunning returns the tables of ReadRunning, with chains and without rules.
+func (c *Conn) listRunning() (tables []*Table, err error) {
+	all, err := c.listTables()
+	if err != nil {
+		return nil, err
+	}
+	chains, err := c.list(query{get: unix.NFT_MSG_GETCHAIN})
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range all {
+		if t.Dormant || t.Family == nftables.TableFamilyARP {
+			continue
+		}
+		if t.Chains, err = chainsIn(t, chains); err != nil {
+			return nil, err
+		}
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
+// listTables returns all tables, without chains and rules.
+func (c *Conn) listTables() (tables []*Table, err error) {
+	msgs, err := c.list(query{get: unix.NFT_MSG_GETTABLE})
+	for _, m := range msgs {
+		a, err := message(m)
+		if err != nil {
+			return nil, err
+		}
+		t := &Table{Family: familyOf(m), Name: a.Text(unix.NFTA_TABLE_NAME), Rules: make(map[string][]Rule)}
+		t.setFlags(a)
+		tables = append(tables, t)
+	}
+	return tables, err
+}
+
+// familyOf returns the family of an object that the kernel sent: the first byte of struct nfgenmsg.
+func familyOf(m netlink.Message) nftables.TableFamily { return nftables.TableFamily(m.Data[0]) }
+
+func (t *Table) setFlags(a Attrs) {
+	t.Dormant = t.Dormant || a.Number(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
 }
 
 // readFlags reads the table's own attributes.
@@ -86,26 +163,25 @@ func (c *Conn) readFlags(t *Table) (found bool, err error) {
 			if err != nil {
 				return err
 			}
-			t.Dormant = t.Dormant || a.Number(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+			t.setFlags(a)
 		}
 		return nil
 	})
 	return found, err
 }
 
-// chainsOf returns the chains of a table. The kernel sends the chains of the whole family.
-func (c *Conn) chainsOf(f nftables.TableFamily, table string) (chains []Chain, err error) {
-	msgs, err := c.list(query{get: unix.NFT_MSG_GETCHAIN, family: f})
-	for _, m := range msgs {
+// chainsIn returns those chains of a dump that are a table's.
+func chainsIn(t *Table, dump []netlink.Message) (chains []Chain, err error) {
+	for _, m := range dump {
 		a, err := message(m)
 		if err != nil {
 			return nil, err
 		}
-		if a.Text(unix.NFTA_CHAIN_TABLE) == table {
+		if familyOf(m) == t.Family && a.Text(unix.NFTA_CHAIN_TABLE) == t.Name {
 			chains = append(chains, decodeChain(a))
 		}
 	}
-	return chains, err
+	return chains, nil
 }
 
 func decodeChain(a Attrs) Chain {

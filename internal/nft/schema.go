@@ -87,6 +87,8 @@ func FamilyName(f nftables.TableFamily) string {
 		return "ip6"
 	case nftables.TableFamilyBridge:
 		return "bridge"
+	case nftables.TableFamilyNetdev:
+		return "netdev"
 	case nftables.TableFamilyARP:
 		return "arp"
 	}

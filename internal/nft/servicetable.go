@@ -79,8 +79,8 @@ func (c *Conn) ReadServices() (s ServicesState, err error) {
 	if s.Sets, err = c.setNamesOf(nftables.TableFamilyINet, ServicesTable); err != nil {
 		return s, err
 	}
-	chains, err := c.chainsOf(nftables.TableFamilyINet, ServicesTable)
-	for _, ch := range chains {
+	err = c.readChains(t)
+	for _, ch := range t.Chains {
 		s.chains = append(s.chains, ch.Name)
 	}
 	return s, err
