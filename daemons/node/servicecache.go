@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/services/saved"
 )
 
-// saveEvery is the shortest time between two writes of the file, which has 1 MB for 10,000 Services. The first change after a pause is
+// saveEvery is the shortest time between two writes of the file, which has 6 MB for 10,000 Services with 57,000 endpoints. The first change after a pause is
 // written at once, and the end of the agent writes what is left.
 const saveEvery = time.Minute
 

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-	"unique"
 
 	"github.com/patchbay-net/patchbay/internal/l4"
 )
@@ -190,7 +189,7 @@ func (o *apiSlice) endpoints(ipv6 bool) (list []SliceEndpoint) {
 		}
 		c := e.Conditions
 		list = append(list, SliceEndpoint{
-			Address: addr, Node: unique.Make(e.NodeName).Value(), Ready: or(c.Ready, true), Serving: or(c.Serving, true), Terminating: or(c.Terminating, false),
+			Address: addr, Node: nodeName(e.NodeName), Ready: or(c.Ready, true), Serving: or(c.Serving, true), Terminating: or(c.Terminating, false),
 			Hints: e.Hints.read(),
 		})
 	}

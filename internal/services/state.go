@@ -44,25 +44,27 @@ func (n Name) String() string { return n.Namespace + "/" + n.Name }
 // Service is what counts of a Service here.
 type Service struct {
 	Name        Name
-	ProxyName   *string // the label service-proxy-name; nil if there is none
+	ProxyName   *string `json:",omitzero"` // the label service-proxy-name; nil if there is none
 	Type        string
-	ClusterIPs  []netip.Addr // none: headless
-	ExternalIPs []netip.Addr
-	Balancers   []netip.Addr // of status.loadBalancer, without those of a mode other than VIP
-	Sources     []netip.Prefix
-	Restricted  bool // has loadBalancerSourceRanges, readable or not
-	Ports       []ServicePort
+	ClusterIPs  []netip.Addr   `json:",omitzero"` // none: headless
+	ExternalIPs []netip.Addr   `json:",omitzero"`
+	Balancers   []netip.Addr   `json:",omitzero"` // of status.loadBalancer, without those of a mode other than VIP
+	Sources     []netip.Prefix `json:",omitzero"`
+	Restricted  bool           `json:",omitzero"` // has loadBalancerSourceRanges, readable or not
+	Ports       []ServicePort  `json:",omitzero"`
 
-	InternalLocal, ExternalLocal bool   // the traffic policies
-	Affinity                     uint32 // seconds; 0: none
-	HealthCheckNodePort          uint16
+	InternalLocal       bool   `json:",omitzero"` // the traffic policies
+	ExternalLocal       bool   `json:",omitzero"`
+	Affinity            uint32 `json:",omitzero"` // seconds; 0: none
+	HealthCheckNodePort uint16 `json:",omitzero"`
 }
 
 // ServicePort is a port of a Service.
 type ServicePort struct {
-	Name             string
-	Protocol         l4.Protocol
-	Number, NodePort uint16 // NodePort is 0 if there is none
+	Name     string `json:",omitzero"`
+	Protocol l4.Protocol
+	Number   uint16
+	NodePort uint16 `json:",omitzero"` // 0: none
 }
 
 // These are the types of Services that have frontends. Each has those of the types before it.
@@ -76,10 +78,10 @@ const (
 type Slice struct {
 	Name      string
 	Service   Name
-	Headless  bool // has the label service.kubernetes.io/headless
-	IPv6      bool
-	Ports     []SlicePort     // those with a name (it may be "") and a number
-	Endpoints []SliceEndpoint // those with an address of the slice's family
+	Headless  bool            `json:",omitzero"` // has the label service.kubernetes.io/headless
+	IPv6      bool            `json:",omitzero"`
+	Ports     []SlicePort     `json:",omitzero"` // those with a name (it may be "") and a number
+	Endpoints []SliceEndpoint `json:",omitzero"` // those with an address of the slice's family
 
 	// Triggered is when a change of a Service or a pod was seen that changed the slice; zero: not known. It changes no program.
 	Triggered time.Time `json:"-"`
@@ -87,7 +89,7 @@ type Slice struct {
 
 // SlicePort is a port that all endpoints of a slice have.
 type SlicePort struct {
-	Name     string
+	Name     string `json:",omitzero"`
 	Protocol l4.Protocol
 	Number   uint16
 }

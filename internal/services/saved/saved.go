@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package saved is the file in which the agent of a Kubernetes node keeps what decides about Services, so that they work after a reboot
-// without the API server. `patchbay` reads the names of Services from it. The file is JSON, one object in each line, compressed by gzip. The
-// fields of services.Service, Slice, Node and Options are part of the format.
+// without the API server. `patchbay` reads the names of Services from it. The file is JSON, one object in each line. The
+// fields of services.Service, Slice, Node and Options, and the text of an endpoint, are part of the format.
 package saved
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"unique"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -28,11 +26,11 @@ import (
 // schema is the version of the format.
 const schema = 1
 
-// limit is the most bytes that Load reads: a cluster with 45,000 Services needs 5 MB.
+// limit is the most bytes that Load reads: a cluster with 45,000 Services needs 27 MB.
 const limit = 64 << 20
 
 // Path is the file of this node.
-func Path(p paths.Paths) string { return filepath.Join(p.State, "node", "services.json.gz") }
+func Path(p paths.Paths) string { return filepath.Join(p.State, "node", "services.json") }
 
 // Objects are what the file has. Write writes the lists in their order.
 type Objects struct {
@@ -59,8 +57,7 @@ type object struct {
 
 // Write writes the format. The same objects give the same bytes.
 func (o *Objects) Write(to io.Writer) error {
-	z := gzip.NewWriter(to)
-	out := json.NewEncoder(z)
+	out := json.NewEncoder(to)
 	err := out.Encode(head{schema, len(o.Services) + len(o.Slices), o.Node, o.Options, o.CIDRs})
 	for _, s := range o.Services {
 		err = errors.Join(err, out.Encode(object{Service: s}))
@@ -68,16 +65,12 @@ func (o *Objects) Write(to io.Writer) error {
 	for _, s := range o.Slices {
 		err = errors.Join(err, out.Encode(object{Slice: s}))
 	}
-	return errors.Join(err, z.Close())
+	return err
 }
 
 // Read reads what Write wrote. It returns an error for a part of it, and for another schema.
 func Read(from io.Reader) (*Objects, error) {
-	z, err := gzip.NewReader(from)
-	if err != nil {
-		return nil, err
-	}
-	in := json.NewDecoder(z)
+	in := json.NewDecoder(from)
 	var h head
 	if err := in.Decode(&h); err != nil {
 		return nil, err
@@ -106,13 +99,9 @@ func (o *Objects) add(in *json.Decoder) error {
 		return errors.New("an object is neither a Service nor a slice")
 	case next.Service != nil:
 		o.Services = append(o.Services, next.Service)
-		return nil
+	default:
+		o.Slices = append(o.Slices, next.Slice)
 	}
-	for i := range next.Slice.Endpoints {
-		e := &next.Slice.Endpoints[i]
-		e.Node = unique.Make(e.Node).Value() // as ParseSlice does: many endpoints are on one node
-	}
-	o.Slices = append(o.Slices, next.Slice)
 	return nil
 }
 
