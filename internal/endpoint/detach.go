@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -49,7 +48,7 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 // The DELs of chained plugins, which ran before, do not wait until their firewall elements are gone
 // (kernel.Finish). Without a link to delete, or if the address goes first, removeAndRelease waits for that.
 func removeAndRelease(ctx context.Context, r *plugin.Request, remove func() error) error {
-	var began time.Duration
+	var began nft.Tick
 	others := inventory.Step{Part: inventory.Rules, Do: func() error {
 		err := detachOthers(ctx, r, &record.Record{Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}, r.NetNS)
 		began = nft.Ticks()

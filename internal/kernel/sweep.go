@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
@@ -143,7 +142,7 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*reco
 		r.Spare(spec.AttachmentKey{}) // any attachment may have a record that Scan did not see
 	}
 	var errs []error
-	var last time.Duration
+	var last nft.Tick
 	take := func(rec *record.Record) error {
 		err := remove(rec)
 		last = nft.Ticks()

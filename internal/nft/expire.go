@@ -79,7 +79,7 @@ func (c *Conn) settle() error {
 		return nil
 	}
 	if len(c.leaving) > fewElements && c.expiry == expiryWorks && !c.probing {
-		AwaitTick(Ticks()) // looking up each element would take longer; the first removal lasts more than two ticks
+		AwaitTick(Ticks()) // looking up each element would take longer
 		c.leaving = nil
 		return nil
 	}
@@ -133,27 +133,28 @@ func (c *Conn) Leave() bool {
 	return true
 }
 
-// Ticks reads the clock that the kernel advances at each tick (CLOCK_MONOTONIC_COARSE). The same tick
-// ends the timeouts of elements.
-func Ticks() time.Duration { return ticks(unix.ClockGettime) }
+// Tick is a time of the kernel's count of ticks, jiffies.
+type Tick uintptr
 
-// AwaitTick waits until all elements have expired whose removal, in any process, was committed before since was
-// read. A removal lasts one tick. But the clock may be a tick behind the timeouts, and a change of the time of
-// day advances it by part of a tick. So AwaitTick waits until the clock has advanced by two ticks. The first
-// removal after a boot lasts longer; the process that makes it waits for it (Leave).
-func AwaitTick(since time.Duration) {
-	end := since + 2*ticks(unix.ClockGetres)
-	for remaining := end - Ticks(); remaining > 0; remaining = end - Ticks() {
-		time.Sleep(remaining) //nolint:forbidigo // a few milliseconds, which no caller may skip
+// Ticks reads the count of ticks, which ends the timeouts of elements, too. times(2) gives it in hundredths of a second, so it may change
+// only with the tenth tick (at HZ=1000). No clock can stand for it: a virtual processor may be stopped between the two writes that
+// advance the count and the clocks.
+func Ticks() Tick {
+	var unused unix.Tms
+	now, err := unix.Times(&unused)
+	if err != nil {
+		panic("times: " + err.Error()) // cannot fail: the buffer can be written
 	}
+	return Tick(now)
 }
 
-func ticks(read func(clock int32, t *unix.Timespec) error) time.Duration {
-	var t unix.Timespec
-	if err := read(unix.CLOCK_MONOTONIC_COARSE, &t); err != nil {
-		panic("CLOCK_MONOTONIC_COARSE: " + err.Error()) // cannot fail since Linux 2.6.32
+// AwaitTick waits until all elements have expired whose removal, in any process, was committed before since was
+// read. A removal lasts one tick, so it is over when the count is another one, in 10 ms at most. The first
+// removal after a boot lasts longer; the process that makes it waits for it (Leave).
+func AwaitTick(since Tick) {
+	for Ticks() == since {
+		time.Sleep(expireAfter) //nolint:forbidigo // a few milliseconds, which no caller may skip
 	}
-	return time.Duration(t.Nano())
 }
 
 // awaitExpiry waits until the elements no longer exist. It returns those that still exist at the
