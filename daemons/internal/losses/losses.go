@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -26,43 +27,60 @@ func (l Loss) String() string {
 // ErrUnlisted is the first Loss of each kind.
 var ErrUnlisted = errors.New("they have not been listed yet")
 
-// Table has the kinds that an agent follows, by their number. Its owner must lock it.
-type Table struct {
-	listed []bool
-	losses []Loss // with a time if the kind is not followed
+// Kind numbers kinds of objects from 0, and has their names, such as "pods".
+type Kind interface {
+	~int
+	fmt.Stringer
 }
 
-// New returns the table of some kinds, numbered from 0. Each counts as lost.
-func New(kinds ...fmt.Stringer) *Table {
-	t := &Table{listed: make([]bool, len(kinds))}
-	for _, k := range kinds {
+// Table has the kinds that an agent follows. Its methods may be called at the same time.
+type Table[K Kind] struct {
+	mu       sync.Mutex
+	listed   []bool
+	losses   []Loss // with a time if the kind is not followed
+	complete time.Time
+}
+
+// New returns the table of the kinds 0 to number-1. Each counts as lost.
+func New[K Kind](number K) *Table[K] {
+	t := &Table[K]{listed: make([]bool, number)}
+	for k := range number {
 		t.losses = append(t.losses, Loss{k, time.Now(), ErrUnlisted})
 	}
 	return t
 }
 
-// List notes that a kind was listed, and reports whether it is the first time.
-func (t *Table) List(kind int) (first bool) {
-	first = !t.listed[kind]
-	t.listed[kind], t.losses[kind] = true, Loss{Kind: t.losses[kind].Kind}
+// NoteList notes that a kind was listed, and reports whether it is the first time.
+func (t *Table[K]) NoteList(k K) (first bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	first = !t.listed[k]
+	t.listed[k], t.losses[k] = true, Loss{Kind: k}
+	if t.complete.IsZero() && !slices.Contains(t.listed, false) {
+		t.complete = time.Now()
+	}
 	return first
 }
 
 // Report stores the result of a request for the objects of a kind. err is nil if they are followed
 // again, so that no event was lost.
-func (t *Table) Report(kind int, err error) {
-	switch l := &t.losses[kind]; {
-	case err == nil && t.listed[kind]:
-		*l = Loss{Kind: l.Kind}
+func (t *Table[K]) Report(k K, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch l := &t.losses[k]; {
+	case err == nil && t.listed[k]:
+		*l = Loss{Kind: k}
 	case err != nil && l.Since.IsZero():
-		*l = Loss{l.Kind, time.Now(), err}
+		*l = Loss{k, time.Now(), err}
 	case err != nil:
 		l.Err = err
 	}
 }
 
-// All returns the kinds that are not followed.
-func (t *Table) All() (list []Loss) {
+// Losses returns the kinds that are not followed.
+func (t *Table[K]) Losses() (list []Loss) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, l := range t.losses {
 		if !l.Since.IsZero() {
 			list = append(list, l)
@@ -72,7 +90,18 @@ func (t *Table) All() (list []Loss) {
 }
 
 // Listed reports whether a kind was listed.
-func (t *Table) Listed(kind int) bool { return t.listed[kind] }
+func (t *Table[K]) Listed(k K) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.listed[k]
+}
 
 // Complete reports whether each kind was listed.
-func (t *Table) Complete() bool { return !slices.Contains(t.listed, false) }
+func (t *Table[K]) Complete() bool { return !t.CompleteSince().IsZero() }
+
+// CompleteSince returns when the last kind was listed first. If one was not, it returns the zero time.
+func (t *Table[K]) CompleteSince() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.complete
+}

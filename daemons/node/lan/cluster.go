@@ -6,7 +6,6 @@ package lan
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
@@ -16,8 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/patchbay-net/patchbay/daemons/internal/losses"
-	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/daemons/internal/copies"
 	"github.com/patchbay-net/patchbay/internal/services"
 )
 
@@ -46,16 +44,15 @@ func (k Kind) String() string {
 	return [...]string{"services", "endpointslices", "nodes", "servicecidrs", "configmaps", "leases"}[k]
 }
 
-// Cluster is a node's copy of the API's objects. The calls of one kind must be in the order of the API's events. Calls of different kinds may
-// run at the same time.
+// Cluster is a node's copy of the API's objects. Of an object of which a part cannot be read, the rest counts.
 type Cluster struct {
+	*copies.Copies[Kind]
 	node    string
 	classes Classes
 	now     func() time.Duration
 	changed chan struct{} // has room for one signal
 
 	mu       sync.Mutex
-	follows  *losses.Table
 	services map[services.Name]*Service
 	slices   map[services.Name]*services.Slice // by their own names
 	nodes    map[string]Node
@@ -63,7 +60,6 @@ type Cluster struct {
 	pools    []Pool
 	leases   map[string]Holding // by the names of the Leases
 	sessions map[string]Session // by the names of the Leases
-	wrong    map[string]string  // what cannot be read, by kind and name
 
 	// written has the versions of the Leases that this node wrote or removed in this session. What the API server sends of
 	// before is old: this node may have given the address away since.
@@ -72,130 +68,43 @@ type Cluster struct {
 
 // NewCluster returns the copy of a node's agent. It has no object.
 func NewCluster(node string, c Classes, now func() time.Duration) *Cluster {
-	return &Cluster{
+	cl := &Cluster{
 		node: node, classes: c, now: now, changed: make(chan struct{}, 1),
-		follows:  losses.New(Services, EndpointSlices, Nodes, ServiceCIDRs, ConfigMaps, Leases),
 		services: map[services.Name]*Service{}, slices: map[services.Name]*services.Slice{}, nodes: map[string]Node{},
-		cidrs: map[string][]netip.Prefix{}, leases: map[string]Holding{}, sessions: map[string]Session{}, wrong: map[string]string{},
-		written: map[string]uint64{},
+		cidrs: map[string][]netip.Prefix{}, leases: map[string]Holding{}, sessions: map[string]Session{}, written: map[string]uint64{},
 	}
-}
-
-// Set stores an object that was added or changed, as the API serves it in JSON. It returns an error only if it cannot read which object it is.
-func (c *Cluster) Set(k Kind, object []byte) error {
-	i, err := read(k, object)
-	if err != nil {
-		return fmt.Errorf("read one of the %s: %w", k, err)
-	}
-	c.change(func() bool { return c.store(k, i) })
-	return nil
-}
-
-// Delete removes an object that was deleted. The namespace of an object that is in none is "".
-func (c *Cluster) Delete(k Kind, namespace, name string) {
-	c.change(func() bool { return c.drop(k, services.Name{Namespace: namespace, Name: name}) })
-}
-
-// Replace stores a list of all objects of a kind, and removes all others. If the list or the name of an object cannot be read, the former objects stay.
-func (c *Cluster) Replace(k Kind, list iter.Seq2[[]byte, error]) error {
-	var all []item
-	seen := map[services.Name]bool{}
-	for object, err := range list {
-		var i item
-		if err == nil {
-			i, err = read(k, object)
-		}
-		if err != nil {
-			return fmt.Errorf("replace the %s: read the list of all, after %d: %w", k, len(all), err)
-		}
-		all, seen[i.name] = append(all, i), true
-	}
-	c.change(func() (changed bool) {
-		for _, name := range c.names(k) {
-			if !seen[name] {
-				changed = c.drop(k, name) || changed
-			}
-		}
-		for _, i := range all {
-			changed = c.store(k, i) || changed
-		}
-		return c.follows.List(int(k)) || changed
-	})
-	return nil
-}
-
-// Report stores the result of a request for the objects of a kind.
-func (c *Cluster) Report(k Kind, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.follows.Report(int(k), err)
-}
-
-// Losses returns the kinds that are not followed.
-func (c *Cluster) Losses() []losses.Loss {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.follows.All()
-}
-
-// Listed reports whether a kind was listed.
-func (c *Cluster) Listed(k Kind) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.follows.Listed(int(k))
-}
-
-// Problems returns what cannot be read, sorted.
-func (c *Cluster) Problems() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Sorted(maps.Values(c.wrong))
-}
-
-// Wake makes a Keeper plan again.
-func (c *Cluster) Wake() { resident.Signal(c.changed) }
-
-func (c *Cluster) change(do func() bool) {
-	c.mu.Lock()
-	changed := do()
-	c.mu.Unlock()
-	if changed {
-		c.Wake()
-	}
-}
-
-// item is an object that was read.
-type item struct {
-	name  services.Name
-	value any // *Service, *services.Slice, Node, []netip.Prefix, []Pool, Lease, Session or nil
-	wrong error
+	cl.Copies = copies.New(kinds, copies.Single[Kind, services.Name, any]{
+		Name: func(namespace, name string) services.Name { return services.Name{Namespace: namespace, Name: name} },
+		Read: read, Put: cl.store, Remove: cl.drop, Names: cl.names,
+	}.Reader(), &cl.mu, cl.changed)
+	return cl
 }
 
 var errUnnamed = errors.New("it has no name")
 
-func read(k Kind, object []byte) (i item, err error) {
+// read reads an object: a *Service, *services.Slice, Node, []netip.Prefix, []Pool, Lease, Session or nil. It returns an error only if the name cannot be read.
+func read(k Kind, object []byte) (name services.Name, value any, err error) {
 	switch k {
 	case Services:
 		s, wrong := ParseService(object)
-		i = item{s.Name, &s, wrong}
+		name, value, err = s.Name, &s, wrong
 	case EndpointSlices:
 		s, wrong := services.ParseSlice(object)
-		i = item{services.Name{Namespace: s.Service.Namespace, Name: s.Name}, &s, wrong}
+		name, value, err = services.Name{Namespace: s.Service.Namespace, Name: s.Name}, &s, wrong
 	case Nodes:
 		n, wrong := parseNode(object)
-		i = item{services.Name{Name: n.Name}, n, wrong}
+		name.Name, value, err = n.Name, n, wrong
 	case ServiceCIDRs:
-		name, ranges, wrong := services.ParseServiceCIDR(object)
-		i = item{services.Name{Name: name}, ranges, wrong}
+		name.Name, value, err = services.ParseServiceCIDR(object)
 	case ConfigMaps:
-		i = parseConfigMap(object)
+		name, value, err = parseConfigMap(object)
 	case Leases:
-		i = parseLease(object)
+		name, value, err = parseLease(object)
 	}
-	if i.name.Name == "" {
-		return i, errors.Join(i.wrong, errUnnamed)
+	if name.Name == "" {
+		return name, nil, errors.Join(err, errUnnamed)
 	}
-	return i, nil
+	return name, value, nil
 }
 
 type apiMeta struct {
@@ -230,17 +139,18 @@ func parseNode(text []byte) (Node, error) {
 // (cluster-autoscaler/utils/taints).
 const ToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-func parseConfigMap(text []byte) item {
+// parseConfigMap reads a ConfigMap. The value is nil if it is not that of the pools, or cannot be read.
+func parseConfigMap(text []byte) (name services.Name, value any, err error) {
 	var o struct {
 		apiMeta
 		Data map[string]string
 	}
-	err := json.Unmarshal(text, &o)
-	i := item{name: services.Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, wrong: err}
-	if i.name.Name == PoolsName && err == nil {
-		i.value = ParsePools(o.Data)
+	err = json.Unmarshal(text, &o)
+	name = services.Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
+	if name.Name == PoolsName && err == nil {
+		value = ParsePools(o.Data)
 	}
-	return i
+	return name, value, err
 }
 
 // names returns the names of the objects of a kind.
@@ -269,26 +179,22 @@ func (c *Cluster) names(k Kind) (list []services.Name) {
 }
 
 // store stores an object, and reports whether a plan may differ.
-func (c *Cluster) store(k Kind, i item) bool {
-	id := k.String() + " " + i.name.String()
-	if delete(c.wrong, id); i.wrong != nil {
-		c.wrong[id] = fmt.Sprintf("one of the %s, %s, cannot be read: %v", k, i.name.Name, i.wrong)
-	}
-	switch v := i.value.(type) {
+func (c *Cluster) store(_ Kind, name services.Name, value any) bool {
+	switch v := value.(type) {
 	case *Service:
-		c.services[i.name] = v
+		c.services[name] = v
 	case *services.Slice:
-		c.slices[i.name] = v
+		c.slices[name] = v
 	case Node:
 		c.nodes[v.Name] = v
 	case []netip.Prefix:
-		c.cidrs[i.name.Name] = v
+		c.cidrs[name.Name] = v
 	case []Pool:
 		c.pools = v
 	case Holding:
-		return c.putLease(i.name.Name, v, false)
+		return c.putLease(name.Name, v, false)
 	case Session:
-		return c.putSession(i.name.Name, v)
+		return c.putSession(name.Name, v)
 	}
 	return true
 }
@@ -319,7 +225,6 @@ func (c *Cluster) putLease(name string, l Holding, ours bool) bool {
 
 // drop removes an object, and reports whether a plan may differ.
 func (c *Cluster) drop(k Kind, name services.Name) bool {
-	delete(c.wrong, k.String()+" "+name.String())
 	switch k {
 	case Services:
 		delete(c.services, name)
@@ -342,12 +247,12 @@ func (c *Cluster) drop(k Kind, name services.Name) bool {
 
 // put stores a Lease that this node has written.
 func (c *Cluster) put(l Holding, ours bool) {
-	c.change(func() bool { return c.putLease(LeaseName(l.Addr), l, ours) })
+	c.Change(func() bool { return c.putLease(LeaseName(l.Addr), l, ours) })
 }
 
 // removed notes that this node has removed a Lease. Events of before may still come.
 func (c *Cluster) removed(l Holding) {
-	c.change(func() bool {
+	c.Change(func() bool {
 		name := LeaseName(l.Addr)
 		if version, err := strconv.ParseUint(l.Version, 10, 64); err == nil {
 			c.written[name] = version + 1
@@ -359,7 +264,7 @@ func (c *Cluster) removed(l Holding) {
 
 // wrote notes a status that this node has written, until the API server sends it.
 func (c *Cluster) wrote(s *Service, status []netip.Addr) {
-	c.change(func() bool {
+	c.Change(func() bool {
 		if c.services[s.Name] == s {
 			now := *s
 			now.Status, now.Foreign = status, false
@@ -408,7 +313,7 @@ func (c *Cluster) world(session string, now time.Duration) (w World, complete bo
 		w.Reserved = append(w.Reserved, ranges...)
 	}
 	w.Ready = c.ready()
-	return w, c.follows.Complete()
+	return w, c.Complete()
 }
 
 // ready returns the nodes that have ready endpoints of Services with externalTrafficPolicy Local.

@@ -43,20 +43,19 @@ type apiLeaseSpec struct {
 	RenewTime            string `json:"renewTime,omitempty"`
 }
 
-// parseLease reads a Lease of either kind.
-func parseLease(text []byte) (i item) {
+// parseLease reads a Lease of either kind. The value is a Session, a Holding, or nil if it cannot be read.
+func parseLease(text []byte) (name services.Name, value any, err error) {
 	var o apiLease
-	err := json.Unmarshal(text, &o)
-	i.name = services.Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
-	if strings.HasPrefix(i.name.Name, nodePrefix) && err == nil {
-		i.value = o.session()
-		return i
+	err = json.Unmarshal(text, &o)
+	name = services.Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
+	if strings.HasPrefix(name.Name, nodePrefix) && err == nil {
+		return name, o.session(), nil
 	}
 	l, wrong := o.lease()
-	if i.wrong = errors.Join(err, wrong); i.wrong == nil {
-		i.value = l
+	if err = errors.Join(err, wrong); err != nil {
+		return name, nil, err
 	}
-	return i
+	return name, l, nil
 }
 
 func (o *apiLease) session() Session {
@@ -73,20 +72,20 @@ func (o *apiLease) lease() (l Holding, err error) {
 
 // ReadLease reads the Lease of an address, as the API serves it.
 func ReadLease(text []byte) (Holding, error) {
-	i := parseLease(text)
-	if l, ok := i.value.(Holding); ok {
+	name, value, err := parseLease(text)
+	if l, ok := value.(Holding); ok {
 		return l, nil
 	}
-	return Holding{}, fmt.Errorf("read the Lease %s of an address: %w", i.name, errors.Join(i.wrong, errLease))
+	return Holding{}, fmt.Errorf("read the Lease %s of an address: %w", name, errors.Join(err, errLease))
 }
 
 // ReadSession reads the Lease of a node, as the API serves it.
 func ReadSession(text []byte) (Session, error) {
-	i := parseLease(text)
-	if s, ok := i.value.(Session); ok {
+	name, value, err := parseLease(text)
+	if s, ok := value.(Session); ok {
 		return s, nil
 	}
-	return Session{}, fmt.Errorf("read the Lease %s of a node: %w", i.name, errors.Join(i.wrong, errLease))
+	return Session{}, fmt.Errorf("read the Lease %s of a node: %w", name, errors.Join(err, errLease))
 }
 
 func newLease(name, version string) apiLease {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/internal/burst"
 	"github.com/patchbay-net/patchbay/internal/policy"
-	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // Follow calls the function do with the state after each burst of changes, until ctx ends. The
@@ -31,6 +30,3 @@ func (c *Cluster) Follow(ctx context.Context, w burst.Wait, before func(), do fu
 		b.Note(err, began)
 	}
 }
-
-// Wake makes Follow call do soon, although no object has changed.
-func (c *Cluster) Wake() { resident.Signal(c.changed) }

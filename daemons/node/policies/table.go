@@ -10,6 +10,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/copies"
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
@@ -27,12 +28,11 @@ func (k key) String() string {
 	return k.namespace + "/" + k.name
 }
 
-// objects is a table of any kind. The functions that read and list return change the table, and
-// report whether policies can see the change. Their caller has the lock of all tables, and so has the
-// caller of remove and problems.
+// objects is a table of any kind. A change counts if policies can see it. The caller of remove and problems has
+// the lock of all tables.
 type objects interface {
-	read(object []byte) (apply func() (changed bool), err error)
-	list(all iter.Seq2[[]byte, error]) (apply func() (changed bool), err error)
+	read(object []byte) (copies.Apply, error)
+	list(all iter.Seq2[[]byte, error]) (copies.Apply, error)
 	remove(k key) (changed bool)
 	giveBack()
 	problems() []policy.Problem
@@ -87,7 +87,7 @@ type item[T any] struct {
 // errUnnamed means that an object may be any of those that are known.
 var errUnnamed = errors.New("it has no name or no namespace")
 
-func (t *table[T]) read(object []byte) (apply func() bool, err error) {
+func (t *table[T]) read(object []byte) (copies.Apply, error) {
 	i, err := t.item(object)
 	if err != nil {
 		return nil, err
@@ -113,23 +113,21 @@ func (t *table[T]) item(object []byte) (i item[T], err error) {
 // list reads all objects. If an object has no name, the whole list is ignored: the object could be any
 // of those that the list seems to lack. list keeps nothing of an unchanged object, so a list of all
 // objects takes little memory. list reads the table without the lock: each table belongs to one kind,
-// and Cluster wants the calls of one kind one after the other.
-func (t *table[T]) list(all iter.Seq2[[]byte, error]) (apply func() bool, err error) {
+// and Copies wants the calls of one kind one after the other.
+func (t *table[T]) list(all iter.Seq2[[]byte, error]) (copies.Apply, error) {
 	l := listing[T]{seen: make([]bool, len(t.values)), late: make(map[key]bool), wrong: make(map[key]string)}
-	n := 0
-	for object, err := range all {
-		var i item[T]
+	err := copies.Each(all, func(object []byte) error {
+		i, err := t.item(object)
 		if err == nil {
-			i, err = t.item(object)
+			t.add(&l, i)
 		}
-		if err != nil {
-			for n := range l.items {
-				t.drop(&l.items[n])
-			}
-			return nil, fmt.Errorf("read the list of all, after %d: %w", n, err)
+		return err
+	})
+	if err != nil {
+		for n := range l.items {
+			t.drop(&l.items[n])
 		}
-		t.add(&l, i)
-		n++
+		return nil, err
 	}
 	return func() bool { return t.replace(&l) }, nil
 }

@@ -22,7 +22,7 @@ var errPartial = errors.New("not every kind of objects has been listed")
 // Save writes what decides about Services, so that Restore has it without the API server. The same objects give the same bytes. It returns an error if a kind has not been listed: what an earlier run wrote is better than a part.
 func (c *Cluster) Save(to io.Writer) error {
 	c.mu.Lock()
-	if !c.follows.Complete() {
+	if !c.Complete() {
 		c.mu.Unlock()
 		return errPartial
 	}
@@ -47,15 +47,15 @@ func (c *Cluster) Restore(all *saved.Objects) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.saved = true
-	c.put(Nodes, item{name: services.Name{Name: all.Node.Name}, value: all.Node})
+	c.put(Nodes, services.Name{Name: all.Node.Name}, item{value: all.Node})
 	for name, ranges := range all.CIDRs {
-		c.put(ServiceCIDRs, item{name: services.Name{Name: name}, value: ranges})
+		c.put(ServiceCIDRs, services.Name{Name: name}, item{value: ranges})
 	}
 	for _, s := range all.Services {
-		c.put(Services, item{name: s.Name, value: s})
+		c.put(Services, s.Name, item{value: s})
 	}
 	for _, s := range all.Slices {
-		c.put(EndpointSlices, item{name: services.Name{Namespace: s.Service.Namespace, Name: s.Name}, value: s})
+		c.put(EndpointSlices, sliceName(s), item{value: s})
 	}
 	return nil
 }

@@ -5,16 +5,13 @@ package services
 
 import (
 	"errors"
-	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/patchbay-net/patchbay/daemons/internal/losses"
-	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/daemons/internal/copies"
 	"github.com/patchbay-net/patchbay/internal/services"
 )
 
@@ -38,20 +35,18 @@ func (k Kind) String() string {
 // Problem is an object that cannot be read as a whole.
 type Problem struct{ Object, Text string }
 
-// Cluster is the agent's copy of the API's objects. The calls of one kind must be in the order of the API's events. Calls of
-// different kinds may run at the same time.
+// Cluster is the agent's copy of the API's objects. If a part of one cannot be read, Problems has it. The Node of this node stays when it is deleted.
 type Cluster struct {
+	*copies.Copies[Kind]
 	node    string
 	started time.Time
 	changed chan struct{} // has room for one signal
 
 	mu      sync.Mutex
 	objects objects
-	follows *losses.Table
 	wrong   [kinds]map[services.Name]string
 	due     changes
-	pending time.Time      // of the first change that is due, once each kind has been listed; zero: none is
-	working time.Time      // the same of those that Follow is putting in force, or could not
+	working time.Time      // when the first of the changes came that Follow is putting in force, or could not; zero: there is none
 	untold  []time.Time    // triggers of changes that could not be put in force
 	saved   bool           // it has the objects of an earlier run
 	state   services.State // the last one; only Follow writes to it
@@ -61,7 +56,10 @@ type Cluster struct {
 func New(node string, o services.Options) *Cluster {
 	c := &Cluster{node: node, started: time.Now(), changed: make(chan struct{}, 1), objects: newObjects(), due: newChanges()}
 	c.due.all = true
-	c.follows = losses.New(Services, EndpointSlices, Nodes, ServiceCIDRs)
+	c.Copies = copies.New(kinds, copies.Single[Kind, services.Name, item]{
+		Name: func(namespace, name string) services.Name { return services.Name{Namespace: namespace, Name: name} },
+		Read: c.read, Put: c.put, Remove: c.remove, Names: c.names,
+	}.Reader(), &c.mu, c.changed)
 	c.state = services.State{Options: o, Services: make(map[services.Name]*services.Service), Slices: make(map[services.Name][]*services.Slice)}
 	for k := range c.wrong {
 		c.wrong[k] = make(map[services.Name]string)
@@ -69,102 +67,23 @@ func New(node string, o services.Options) *Cluster {
 	return c
 }
 
-// Set stores an object that was added or changed, as the API serves it in JSON. If a part of it cannot be read, Problems has it. Set
-// returns an error only if it cannot read which object it is; then something is not known, so the caller must list the kind again.
-func (c *Cluster) Set(k Kind, object []byte) error {
-	i, err := c.read(k, object)
-	if err != nil {
-		return fmt.Errorf("read one of the %s: %w", k, err)
-	}
-	c.change(func() { c.put(k, i) })
-	return nil
-}
-
-// Delete removes an object that was deleted. The namespace of an object that is in none is "". The Node of this node stays as it was.
-func (c *Cluster) Delete(k Kind, namespace, name string) {
-	c.change(func() { c.remove(k, services.Name{Namespace: namespace, Name: name}) })
-}
-
-// Replace stores a list of all objects of a kind, and removes all others. No state has a part of the list. If the list or the name of an
-// object cannot be read, the former objects stay, and Replace returns an error. If the API server does not have the kind, its list is empty.
-func (c *Cluster) Replace(k Kind, list iter.Seq2[[]byte, error]) error {
-	var all []item
-	seen := make(map[services.Name]bool)
-	for object, err := range list {
-		var i item
-		if err == nil {
-			i, err = c.read(k, object)
-		}
-		if err != nil {
-			return fmt.Errorf("replace the %s: read the list of all, after %d: %w", k, len(all), err)
-		}
-		all, seen[i.name] = append(all, i), true
-	}
-	c.change(func() {
-		for _, name := range c.names(k) {
-			if !seen[name] {
-				c.remove(k, name)
-			}
-		}
-		for _, i := range all {
-			c.put(k, i)
-		}
-		if c.follows.List(int(k)) {
-			c.due.any = true
-		}
-	})
-	return nil
-}
-
-// Report stores the result of a request for the objects of a kind. err is nil if they are followed again, so that no event was lost.
-func (c *Cluster) Report(k Kind, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.follows.Report(int(k), err)
-}
-
-// Losses returns the kinds that are not followed.
-func (c *Cluster) Losses() []losses.Loss {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.follows.All()
-}
-
-// Listed reports whether a kind was listed.
-func (c *Cluster) Listed(k Kind) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.follows.Listed(int(k))
-}
-
 // SetAddresses stores the addresses of this node's links, and reports whether they have changed.
 func (c *Cluster) SetAddresses(list []netip.Addr) (changed bool) {
 	list = slices.Clone(list)
 	slices.SortFunc(list, netip.Addr.Compare)
 	list = slices.Compact(list)
-	c.change(func() {
+	c.Change(func() bool {
 		if changed = !slices.Equal(list, c.objects.addresses); changed {
-			c.objects.addresses, c.due.all = list, true
+			c.objects.addresses = list
+			c.due.everything()
 		}
+		return changed
 	})
 	return changed
 }
 
 // Wake makes Follow call its function soon for everything, although no object has changed.
-func (c *Cluster) Wake() { c.change(func() { c.due.all = true }) }
-
-func (c *Cluster) change(do func()) {
-	c.mu.Lock()
-	do()
-	due := !c.due.empty()
-	if due && c.pending.IsZero() && c.follows.Complete() {
-		c.pending = time.Now()
-	}
-	c.mu.Unlock()
-	if due {
-		resident.Signal(c.changed)
-	}
-}
+func (c *Cluster) Wake() { c.Change(func() bool { return c.due.everything() }) }
 
 // Pending returns since when a change waits that is not in force. If none does, it returns the zero time.
 func (c *Cluster) Pending() time.Time {
@@ -173,7 +92,19 @@ func (c *Cluster) Pending() time.Time {
 	if !c.working.IsZero() {
 		return c.working
 	}
-	return c.pending
+	return c.pending()
+}
+
+// pending returns since when a change is due. What comes before each kind has been listed waits for the lists.
+func (c *Cluster) pending() time.Time {
+	complete := c.CompleteSince()
+	switch {
+	case c.due.empty() || complete.IsZero():
+		return time.Time{}
+	case c.due.since.After(complete):
+		return c.due.since
+	}
+	return complete
 }
 
 // Count returns how many Services and endpoints are known. An endpoint of two slices counts twice.
@@ -199,9 +130,8 @@ func (c *Cluster) Problems() (list []Problem) {
 	return list
 }
 
-// item is an object that was read.
+// item is what was read of an object.
 type item struct {
-	name  services.Name
 	value any    // *services.Service, *services.Slice, services.Node or []netip.Prefix
 	wrong string // what cannot be read
 }
@@ -210,26 +140,29 @@ type item struct {
 var errUnnamed = errors.New("it has no name or no namespace")
 
 // read reads an object. It returns an error only if the name cannot be read.
-func (c *Cluster) read(k Kind, object []byte) (i item, err error) {
+func (c *Cluster) read(k Kind, object []byte) (name services.Name, i item, err error) {
 	switch k {
 	case Services:
 		s, wrong := services.ParseService(object)
-		i, err = item{name: s.Name, value: &s}, wrong
+		name, i.value, err = s.Name, &s, wrong
 	case EndpointSlices:
 		s, wrong := services.ParseSlice(object)
-		i, err = item{name: services.Name{Namespace: s.Service.Namespace, Name: s.Name}, value: &s}, wrong
+		name, i.value, err = sliceName(&s), &s, wrong
 	case Nodes:
 		n, wrong := services.ParseNode(object)
-		i, err = item{name: services.Name{Name: n.Name}, value: n}, wrong
+		name.Name, i.value, err = n.Name, n, wrong
 	case ServiceCIDRs:
-		name, ranges, wrong := services.ParseServiceCIDR(object)
-		i, err = item{name: services.Name{Name: name}, value: ranges}, wrong
+		name.Name, i.value, err = services.ParseServiceCIDR(object)
 	}
-	if i.name.Name == "" || i.name.Namespace == "" && (k == Services || k == EndpointSlices) {
-		return i, errors.Join(err, errUnnamed)
+	if name.Name == "" || name.Namespace == "" && (k == Services || k == EndpointSlices) {
+		return name, i, errors.Join(err, errUnnamed)
 	}
 	if err != nil {
 		i.wrong = err.Error()
 	}
-	return i, nil
+	return name, i, nil
+}
+
+func sliceName(s *services.Slice) services.Name {
+	return services.Name{Namespace: s.Service.Namespace, Name: s.Name}
 }

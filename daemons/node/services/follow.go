@@ -28,9 +28,9 @@ func (c Changed) empty() bool { return !c.All && len(c.Names) == 0 }
 
 // changes are what the next state must bring.
 type changes struct {
-	any   bool // a kind was listed first
 	all   bool
 	names map[services.Name]bool
+	since time.Time // when the first one came
 
 	triggers map[services.Name][]time.Time // of slices, by their Service
 }
@@ -39,9 +39,27 @@ func newChanges() changes {
 	return changes{names: make(map[services.Name]bool), triggers: make(map[services.Name][]time.Time)}
 }
 
-func (c *changes) empty() bool { return !c.any && !c.all && len(c.names) == 0 }
+func (c *changes) empty() bool { return !c.all && len(c.names) == 0 }
 
-func (c *changes) note(name services.Name) { c.names[name] = true }
+func (c *changes) begin() {
+	if c.empty() {
+		c.since = time.Now()
+	}
+}
+
+// note notes that a Service does otherwise.
+func (c *changes) note(name services.Name) (changed bool) {
+	c.begin()
+	c.names[name] = true
+	return true
+}
+
+// everything notes that all may do otherwise.
+func (c *changes) everything() (changed bool) {
+	c.begin()
+	c.all = true
+	return true
+}
 
 // Follow calls the function do with the state after each burst of changes, until ctx ends. The function must not use the state after it
 // returns. The first call comes when each kind has been listed once, and is for all. If the function fails, Follow calls it again for all at the
@@ -75,7 +93,7 @@ func (c *Cluster) done(changed Changed, err error) {
 		c.working = time.Time{}
 		return
 	}
-	c.due.all = true
+	c.due.everything()
 	c.untold = append(c.untold, changed.Triggers...)
 }
 
@@ -83,7 +101,7 @@ func (c *Cluster) done(changed Changed, err error) {
 func (c *Cluster) next() (changed Changed, complete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.follows.Complete() {
+	if !c.Complete() {
 		return changed, false
 	}
 	s, o := &c.state, &c.objects
@@ -99,9 +117,9 @@ func (c *Cluster) next() (changed Changed, complete bool) {
 	}
 	changed.Triggers, c.untold = slices.AppendSeq(c.untold, times(c.due.triggers)), nil
 	if c.working.IsZero() {
-		c.working = c.pending
+		c.working = c.pending()
 	}
-	c.due, c.pending = newChanges(), time.Time{}
+	c.due = newChanges()
 	return changed, true
 }
 

@@ -45,56 +45,58 @@ func (c *Cluster) names(k Kind) []services.Name {
 }
 
 // put stores an object, and notes what it changes.
-func (c *Cluster) put(k Kind, i item) {
+func (c *Cluster) put(k Kind, name services.Name, i item) (changed bool) {
 	if n, ok := i.value.(services.Node); ok && n.Name != c.node {
-		return
+		return false
 	}
-	if delete(c.wrong[k], i.name); i.wrong != "" {
-		c.wrong[k][i.name] = i.wrong
+	if delete(c.wrong[k], name); i.wrong != "" {
+		c.wrong[k][name] = i.wrong
 	}
 	o := &c.objects
 	switch v := i.value.(type) {
 	case *services.Service:
-		if !reflect.DeepEqual(o.services[i.name], v) {
-			o.services[i.name] = v
-			c.due.note(i.name)
+		if !reflect.DeepEqual(o.services[name], v) {
+			o.services[name] = v
+			return c.due.note(name)
 		}
 	case *services.Slice:
-		c.putSlice(i.name, v)
+		return c.putSlice(name, v)
 	case services.Node:
 		if !reflect.DeepEqual(o.node, v) {
-			o.node, c.due.all = v, true
+			o.node = v
+			return c.due.everything()
 		}
 	case []netip.Prefix:
-		if have, ok := o.cidrs[i.name]; !ok || !slices.Equal(have, v) {
-			o.cidrs[i.name], c.due.all = v, true
+		if have, ok := o.cidrs[name]; !ok || !slices.Equal(have, v) {
+			o.cidrs[name] = v
+			return c.due.everything()
 		}
 	}
+	return false
 }
 
 // putSlice stores a slice. It may have belonged to another Service before.
-func (c *Cluster) putSlice(name services.Name, s *services.Slice) {
+func (c *Cluster) putSlice(name services.Name, s *services.Slice) (changed bool) {
 	o := &c.objects
 	have := o.slices[name]
-	switch needless := s.Headless || s.Service.Name == ""; {
-	case have != nil && !needless && equalSlices(have, s):
-		return
-	case have != nil:
-		c.removeSlice(name, have)
-		if needless {
-			return
-		}
-	case needless:
-		return
+	needless := s.Headless || s.Service.Name == ""
+	if have != nil && !needless && equalSlices(have, s) {
+		return false
+	}
+	if have != nil {
+		changed = c.removeSlice(name, have)
+	}
+	if needless {
+		return changed
 	}
 	o.slices[name] = s
 	list := append(slices.Clone(o.byService[s.Service]), s)
 	slices.SortFunc(list, func(a, b *services.Slice) int { return strings.Compare(a.Name, b.Name) })
 	o.byService[s.Service] = slices.Clip(list)
-	c.due.note(s.Service)
 	if s.Triggered.After(c.started) { // what was before, this agent could not do sooner
 		c.due.triggers[s.Service] = append(c.due.triggers[s.Service], s.Triggered)
 	}
+	return c.due.note(s.Service)
 }
 
 // equalSlices compares what counts.
@@ -104,18 +106,18 @@ func equalSlices(a, b *services.Slice) bool {
 	return reflect.DeepEqual(a, &same)
 }
 
-func (c *Cluster) removeSlice(name services.Name, s *services.Slice) {
+func (c *Cluster) removeSlice(name services.Name, s *services.Slice) (changed bool) {
 	o := &c.objects
 	delete(o.slices, name)
 	list := slices.DeleteFunc(slices.Clone(o.byService[s.Service]), func(other *services.Slice) bool { return other == s })
 	put(o.byService, s.Service, list, len(list) > 0)
-	c.due.note(s.Service)
+	return c.due.note(s.Service)
 }
 
 // remove removes an object.
-func (c *Cluster) remove(k Kind, name services.Name) {
+func (c *Cluster) remove(k Kind, name services.Name) (changed bool) {
 	if k == Nodes {
-		return
+		return false
 	}
 	o := &c.objects
 	delete(c.wrong[k], name)
@@ -123,19 +125,20 @@ func (c *Cluster) remove(k Kind, name services.Name) {
 	case Services:
 		if o.services[name] != nil {
 			delete(o.services, name)
-			c.due.note(name)
+			return c.due.note(name)
 		}
 	case EndpointSlices:
 		if s := o.slices[name]; s != nil {
-			c.removeSlice(name, s)
 			delete(c.due.triggers, s.Service) // its time is that of an earlier change
+			return c.removeSlice(name, s)
 		}
 	case ServiceCIDRs:
 		if _, ok := o.cidrs[name]; ok {
 			delete(o.cidrs, name)
-			c.due.all = true
+			return c.due.everything()
 		}
 	}
+	return false
 }
 
 // ranges returns the ranges of all ServiceCIDRs.
