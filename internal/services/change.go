@@ -61,14 +61,11 @@ func Diff(old, p *Program) Change {
 	for _, f := range all {
 		c.frontend(f, old.winner(f), p.winner(f))
 	}
-	for e := range old.shared {
-		c.shares[e] = 0
-	}
-	for e := range p.shared {
-		c.shares[e] = 0
-	}
+	touch := func(e Element) { c.shares[e] = 0 }
+	old.shared.each(touch)
+	p.shared.each(touch)
 	for _, e := range slices.SortedFunc(maps.Keys(c.shares), Element.compareShared) {
-		c.share(e, old.shared[e], p.shared[e])
+		c.share(e, old.shared.count(e), p.shared.count(e))
 	}
 	c.moved(old.sides(), p.sides())
 	return c.done()
@@ -186,10 +183,10 @@ func without(list, stay []netip.AddrPort) (gone []netip.AddrPort) {
 // flow adds a UDP frontend that is new or has other serving endpoints, also none. Those that nobody has any more are left
 // to their timeout.
 func (c *changes) flow(f Frontend, was, is entry) {
-	if is.port == nil || f.Protocol != l4.UDP || was.port != nil && slices.Equal(was.serving, is.serving) {
+	if is.port == nil || f.Protocol != l4.UDP || was.port != nil && was.serving == is.serving {
 		return
 	}
-	c.Flows = append(c.Flows, Flow{f, is.serving})
+	c.Flows = append(c.Flows, Flow{f, is.serving.list()})
 }
 
 // done puts shared elements before and after the frontends. An address is made visible when all that it has is there, and

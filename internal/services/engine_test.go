@@ -212,8 +212,10 @@ func (e entry) text() string {
 		return "none"
 	}
 	p := *e.port
-	p.cluster, p.local = slices.SortedFunc(slices.Values(p.cluster), netip.AddrPort.Compare), slices.SortedFunc(slices.Values(p.local), netip.AddrPort.Compare)
-	return fmt.Sprintf("%d %+v", e.kind, p)
+	cluster, local := slices.SortedFunc(slices.Values(p.cluster.list()), netip.AddrPort.Compare), slices.SortedFunc(slices.Values(p.local.list()), netip.AddrPort.Compare)
+	rest := *p.special
+	p.cluster, rest.local, p.special = "", "", nil
+	return fmt.Sprintf("%d %+v %+v %v %v", e.kind, p, rest, cluster, local)
 }
 
 func (t *table) String() (text string) {

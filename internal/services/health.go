@@ -43,23 +43,23 @@ func (n Name) compare(o Name) int {
 }
 
 // healthOf returns the checks of a Service, one for each family in which it has a cluster IP.
-func healthOf(s *State, svc *Service) (list []HealthCheck) {
+func healthOf(svc *Service, all []*Slice, n *Node) (list []HealthCheck) {
 	if svc.Type != typeLoadBalancer || !svc.ExternalLocal || svc.HealthCheckNodePort == 0 {
 		return nil
 	}
 	for _, ipv6 := range []bool{false, true} {
 		if slices.ContainsFunc(svc.ClusterIPs, family(ipv6)) {
-			list = append(list, HealthCheck{svc.Name, svc.HealthCheckNodePort, ipv6, localReady(s, svc.Name, ipv6)})
+			list = append(list, HealthCheck{svc.Name, svc.HealthCheckNodePort, ipv6, localReady(all, n, ipv6)})
 		}
 	}
 	return list
 }
 
 // localReady counts the addresses on this node that have a ready endpoint of any port.
-func localReady(s *State, name Name, ipv6 bool) int {
+func localReady(list []*Slice, n *Node, ipv6 bool) int {
 	ready := make(map[netip.Addr]bool)
-	eachReady(s.Slices[name], ipv6, func(e *candidate) {
-		if s.Node.has(e) {
+	eachReady(list, ipv6, func(e *candidate) {
+		if n.has(e) {
 			ready[e.Address] = true
 		}
 	})

@@ -57,9 +57,7 @@ func (p *Program) Table() Table {
 	for f := range p.wanted {
 		f.elements(p.winner(f), func(e Element) { t[e.key()] = e.Endpoint })
 	}
-	for e := range p.shared {
-		t[e.key()] = netip.AddrPort{}
-	}
+	p.shared.each(func(e Element) { t[e] = netip.AddrPort{} })
 	return t
 }
 
@@ -85,13 +83,13 @@ type Unused struct {
 
 // Unused returns the endpoints of a Service to which no cluster-wide traffic of this node goes, and why.
 func (s *State) Unused(name Name) (list []Unused) {
-	svc := s.Services[name]
+	svc, have := s.of(name)
 	if svc == nil {
 		return nil
 	}
 	for _, sp := range svc.Ports {
 		for _, ipv6 := range []bool{false, true} {
-			all := endpointsOf(s.Slices[name], sp, ipv6)
+			all := endpointsOf(have, sp, ipv6)
 			used := clusterList(all, &s.Node)
 			for i := range all {
 				if !slices.Contains(used, all[i].addr) {

@@ -12,20 +12,34 @@ import (
 
 // port is one port of a Service in one family, with what this node does for it.
 type port struct {
-	service  Name
-	name     string
-	protocol l4.Protocol
-	fronts   []front
+	service Name
+	name    string
+	fronts  []front
+	cluster destinations
+	*special
 
-	cluster []netip.AddrPort // in their slots
-	local   []netip.AddrPort // the same; only if a policy keeps some traffic on this node
-	serving []netip.AddrPort // sorted; only of UDP
-	here    []netip.Addr     // of the endpoints, those on this node
-
+	protocol                     l4.Protocol
 	internalLocal, externalLocal bool
-	affinity                     uint32
 	restricted                   bool
-	sources                      []netip.Prefix // that may reach the load balancer's addresses, if restricted
+	affinity                     uint32
+}
+
+// special is what few ports have. It does not change, because ports without it share one.
+type special struct {
+	local   destinations   // only if a policy keeps some traffic on this node
+	serving destinations   // sorted; only of UDP
+	here    []netip.Addr   // of the endpoints, those on this node
+	sources []netip.Prefix // that may reach the load balancer's addresses, if restricted
+}
+
+var nothingSpecial special
+
+// kept returns what a port keeps.
+func (s *special) kept() *special {
+	if s.local == "" && s.serving == "" && len(s.here)+len(s.sources) == 0 {
+		return &nothingSpecial
+	}
+	return s
 }
 
 // front is a frontend that a port wants.
@@ -69,19 +83,14 @@ func anyAddress(ipv6 bool) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// portsOf returns the ports of a Service in each family in which it has a cluster IP. Endpoints that were in old stay in
-// their slots.
-func (p *Program) portsOf(s *State, name Name, old []*port) (list []*port) {
-	svc := s.Services[name]
-	if svc == nil || !handled(svc, s.Options.ProxyName) {
-		return nil
-	}
+// portsOf returns the ports of a Service in each family in which it has a cluster IP.
+func (p *Program) portsOf(s *State, svc *Service, have []*Slice, old []*port) (list []*port) {
 	for _, ipv6 := range []bool{false, true} {
 		if !slices.ContainsFunc(svc.ClusterIPs, family(ipv6)) {
 			continue
 		}
 		for i := range svc.Ports {
-			list = append(list, p.portOf(s, svc, &svc.Ports[i], ipv6, old))
+			list = append(list, p.portOf(s, svc, endpointsOf(have, svc.Ports[i], ipv6), &svc.Ports[i], ipv6, old))
 		}
 	}
 	return list
@@ -99,23 +108,28 @@ func family(ipv6 bool) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return a.Is6() == ipv6 }
 }
 
-func (p *Program) portOf(s *State, svc *Service, sp *ServicePort, ipv6 bool, old []*port) *port {
-	all := endpointsOf(s.Slices[svc.Name], *sp, ipv6)
+// portOf returns one port in one family. all are its endpoints.
+func (p *Program) portOf(s *State, svc *Service, all []candidate, sp *ServicePort, ipv6 bool, old []*port) *port {
+	cluster := clusterList(all, &s.Node)
 	out := &port{
 		service: svc.Name, name: sp.Name, protocol: sp.Protocol, fronts: frontsOf(svc, sp, ipv6, &s.Options),
-		cluster: clusterList(all, &s.Node), internalLocal: svc.InternalLocal, externalLocal: svc.ExternalLocal, affinity: svc.Affinity,
+		cluster: destinationsOf(cluster), internalLocal: svc.InternalLocal, externalLocal: svc.ExternalLocal, affinity: svc.Affinity,
+		special: new(special),
 	}
+	var local []netip.AddrPort
 	if svc.InternalLocal || svc.ExternalLocal {
-		out.local = localList(all, &s.Node)
+		local = localList(all, &s.Node)
+		out.local = destinationsOf(local)
 	}
 	if sp.Protocol == l4.UDP {
-		out.serving = addresses(all, func(e *candidate) bool { return e.Serving })
+		out.serving = destinationsOf(addresses(all, func(e *candidate) bool { return e.Serving }))
 	}
-	out.here = p.hereOf(all, out, &s.Node)
+	out.here = p.hereOf(all, append(local, cluster...), &s.Node)
 	out.restrict(svc, ipv6, p)
 	if i := slices.IndexFunc(old, out.follows(ipv6)); i >= 0 {
-		out.cluster, out.local = keep(old[i].cluster, out.cluster), keep(old[i].local, out.local)
+		out.cluster, out.local = out.cluster.keep(old[i].cluster.list()), out.local.keep(old[i].local.list())
 	}
+	out.special = out.kept()
 	return out
 }
 
@@ -176,11 +190,11 @@ func (p *port) restrict(svc *Service, ipv6 bool, of *Program) {
 }
 
 // hereOf returns the addresses of used endpoints that are on this node. An endpoint that somebody wrote by hand names no node.
-func (p *Program) hereOf(all []candidate, of *port, n *Node) (list []netip.Addr) {
+func (p *Program) hereOf(all []candidate, used []netip.AddrPort, n *Node) (list []netip.Addr) {
 	for i := range all {
 		e := &all[i]
 		here := n.has(e) || p.isPod(e.Address) || p.isLocal(e.Address)
-		if here && (slices.Contains(of.cluster, e.addr) || slices.Contains(of.local, e.addr)) && !slices.Contains(list, e.Address) {
+		if here && slices.Contains(used, e.addr) && !slices.Contains(list, e.Address) {
 			list = append(list, e.Address)
 		}
 	}

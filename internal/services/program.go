@@ -15,7 +15,7 @@ type Program struct {
 	place
 	ports  map[Name][]*port
 	wanted map[Frontend][]entry // the first one has the frontend
-	shared map[Element]int      // elements that several frontends need, and how many do
+	shared shares
 	health map[Name][]HealthCheck
 }
 
@@ -104,37 +104,53 @@ func (p *place) isLocal(a netip.Addr) bool    { return slices.Contains(p.local, 
 // be nil.
 func Compile(s *State, old *Program) *Program {
 	p := &Program{
-		place: placeOf(s), ports: make(map[Name][]*port, len(s.Services)), wanted: make(map[Frontend][]entry), shared: make(map[Element]int),
+		place: placeOf(s), ports: make(map[Name][]*port, len(s.Services)), wanted: make(map[Frontend][]entry), shared: newShares(),
 		health: make(map[Name][]HealthCheck),
 	}
-	for name := range s.Services {
+	for name := range s.names() {
 		var before []*port
 		if old != nil {
 			before = old.ports[name]
 		}
-		p.put(s, name, p.portsOf(s, name, before))
+		p.put(name, p.compile(s, name, before))
 	}
+	one := func(e Element) { p.shared.add(e, 1) }
 	for f := range p.wanted {
-		f.shares(p.winner(f), func(e Element) { p.shared[e]++ })
+		f.shares(p.winner(f), one)
 	}
-	p.shares(func(e Element) { p.shared[e]++ })
+	p.shares(one)
 	return p
 }
 
+// compiled is what a program has of a Service.
+type compiled struct {
+	ports  []*port
+	health []HealthCheck
+}
+
+// compile compiles a Service. Endpoints that were in old stay in their slots.
+func (p *Program) compile(s *State, name Name, old []*port) (c compiled) {
+	svc, list := s.of(name)
+	if svc != nil && handled(svc, s.Options.ProxyName) {
+		c.ports, c.health = p.portsOf(s, svc, list, old), healthOf(svc, list, &s.Node)
+	}
+	return c
+}
+
 // put adds a Service that the program does not have.
-func (p *Program) put(s *State, name Name, ports []*port) {
-	if len(ports) == 0 {
+func (p *Program) put(name Name, c compiled) {
+	if len(c.ports) == 0 {
 		return
 	}
-	p.ports[name] = ports
-	for _, port := range ports {
-		for _, c := range port.fronts {
-			p.wanted[c.Frontend] = append(p.wanted[c.Frontend], entry{c.kind, port})
-			slices.SortFunc(p.wanted[c.Frontend], entry.compare)
+	p.ports[name] = c.ports
+	for _, port := range c.ports {
+		for _, f := range port.fronts {
+			p.wanted[f.Frontend] = append(p.wanted[f.Frontend], entry{f.kind, port})
+			slices.SortFunc(p.wanted[f.Frontend], entry.compare)
 		}
 	}
-	if checks := healthOf(s, s.Services[name]); len(checks) > 0 {
-		p.health[name] = checks
+	if len(c.health) > 0 {
+		p.health[name] = c.health
 	}
 }
 
@@ -181,22 +197,18 @@ func (p *Program) Update(s *State, names ...Name) Change {
 		}
 	}
 	for _, name := range names {
-		ports := p.portsOf(s, name, p.ports[name])
+		is := p.compile(s, name, p.ports[name])
 		note(p.ports[name])
-		note(ports)
+		note(is.ports)
 		p.drop(name)
-		p.put(s, name, ports)
+		p.put(name, is)
 	}
 	for _, f := range slices.SortedFunc(maps.Keys(before), Frontend.Compare) {
 		c.frontend(f, before[f], p.winner(f))
 	}
 	for _, e := range slices.SortedFunc(maps.Keys(c.shares), Element.compareShared) {
-		had, n := p.shared[e], c.shares[e]
-		p.shared[e] = had + n
-		c.share(e, had, had+n)
-		if had+n == 0 {
-			delete(p.shared, e)
-		}
+		had, has := p.shared.add(e, c.shares[e])
+		c.share(e, had, has)
 	}
 	return c.done()
 }

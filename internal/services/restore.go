@@ -21,11 +21,9 @@ func CompileOver(s *State, have Table) *Program {
 	p := Compile(s, nil)
 	for _, list := range p.ports {
 		for _, port := range list {
-			if len(port.cluster) > 1 {
-				port.cluster = keep(have.clusterSlots(port), port.cluster)
-			}
-			if len(port.local) > 1 {
-				port.local = keep(have.localSlots(port), port.local)
+			port.cluster = port.cluster.keep(have.clusterSlots(port))
+			if port.local != "" {
+				port.local = port.local.keep(have.localSlots(port))
 			}
 		}
 	}
@@ -91,9 +89,7 @@ func (p *Program) From(have Table) Change {
 		f.elements(is, func(e Element) { have.compare(e, stepOf(steps, f)) })
 		c.flow(f, entry{}, is)
 	}
-	for e := range p.shared {
-		have.compare(e, &c.shared[e.Set])
-	}
+	p.shared.each(func(e Element) { have.compare(e, &c.shared[e.Set]) })
 	for e, to := range have {
 		e.Endpoint = to
 		if s := &c.shared[e.Set]; e.ofOneFrontend() {

@@ -4,6 +4,8 @@
 package services
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -18,6 +20,31 @@ type State struct {
 	Options   Options
 	Services  map[Name]*Service
 	Slices    map[Name][]*Slice // by the name of their Service
+
+	// Source has the Services and slices instead of both maps, unless it is nil. So not all of them need to be in memory.
+	Source Source
+}
+
+// Source makes Services and their slices when they are asked for.
+type Source interface {
+	Names() iter.Seq[Name]             // of the Services
+	Of(name Name) (*Service, []*Slice) // the Service is nil if there is none
+}
+
+// names returns the names of the Services.
+func (s *State) names() iter.Seq[Name] {
+	if s.Source != nil {
+		return s.Source.Names()
+	}
+	return maps.Keys(s.Services)
+}
+
+// of returns a Service, or nil, and its slices.
+func (s *State) of(name Name) (*Service, []*Slice) {
+	if s.Source != nil {
+		return s.Source.Of(name)
+	}
+	return s.Services[name], s.Slices[name]
 }
 
 // Options are what the operator decides.

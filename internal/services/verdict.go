@@ -55,8 +55,8 @@ type view struct {
 // views returns what this node and its pods find, and what others find. If the policy Local finds no endpoint here
 // but there are some elsewhere, the answer is silence: an external load balancer then tries another node.
 func (e entry) views() (inside, outside view) {
-	all := view{e.cluster, Rejected}
-	here := view{e.local, Rejected}
+	all := view{e.cluster.list(), Rejected}
+	here := view{e.local.list(), Rejected}
 	if len(e.cluster) > 0 {
 		here.otherwise = Dropped
 	}
@@ -84,7 +84,7 @@ func (p *Program) Verdict(k Packet) Verdict {
 	}
 	f.Addr = anyAddress(f.Addr.Is6())
 	switch to := k.To.Addr(); {
-	case p.shared[address(ClusterIP, to)] > 0:
+	case p.shared.count(address(ClusterIP, to)) > 0:
 		return Verdict{Action: Rejected}
 	case slices.Contains(p.nodePorts, to) && p.winner(f).port != nil:
 		return p.meets(p.winner(f), k)
@@ -130,9 +130,9 @@ func (p *Program) viewOf(e entry, client netip.Addr) view {
 // not come back through this node, or not leave the endpoint at all.
 func (p *Program) masquerades(e entry, k Packet, to netip.Addr) bool {
 	switch {
-	case k.From == to && p.shared[address(Hairpin, to)] > 0, e.hides():
+	case k.From == to && p.shared.count(address(Hairpin, to)) > 0, e.hides():
 		return true
-	case p.shared[address(ClusterIP, k.To.Addr())] > 0 && !contain(p.keeping, k.From): // also to another frontend of the address
+	case p.shared.count(address(ClusterIP, k.To.Addr())) > 0 && !contain(p.keeping, k.From): // also to another frontend of the address
 		return true
 	}
 	return e.split() && p.isLocal(k.From) && !p.isPod(k.From)

@@ -57,16 +57,43 @@ type object struct {
 
 // Write writes the format. The same objects give the same bytes.
 func (o *Objects) Write(to io.Writer) error {
-	out := json.NewEncoder(to)
-	err := out.Encode(head{schema, len(o.Services) + len(o.Slices), o.Node, o.Options, o.CIDRs})
+	w := NewWriter(to, o, len(o.Services)+len(o.Slices))
 	for _, s := range o.Services {
-		err = errors.Join(err, out.Encode(object{Service: s}))
+		w.Service(s)
 	}
 	for _, s := range o.Slices {
-		err = errors.Join(err, out.Encode(object{Slice: s}))
+		w.Slice(s)
 	}
-	return err
+	return w.Err()
 }
+
+// Writer writes the format one object after the other: all Services, and then all slices.
+type Writer struct {
+	json *json.Encoder
+	err  error
+}
+
+// NewWriter returns a Writer of a number of objects. It writes what else the Objects have.
+func NewWriter(to io.Writer, o *Objects, number int) *Writer {
+	w := &Writer{json: json.NewEncoder(to)}
+	w.write(head{schema, number, o.Node, o.Options, o.CIDRs})
+	return w
+}
+
+// Service writes a Service.
+func (w *Writer) Service(s *services.Service) { w.write(object{Service: s}) }
+
+// Slice writes a slice.
+func (w *Writer) Slice(s *services.Slice) { w.write(object{Slice: s}) }
+
+func (w *Writer) write(v any) {
+	if w.err == nil {
+		w.err = w.json.Encode(v)
+	}
+}
+
+// Err returns the first error of all.
+func (w *Writer) Err() error { return w.err }
 
 // Read reads what Write wrote. It returns an error for a part of it, and for another schema.
 func Read(from io.Reader) (*Objects, error) {
