@@ -4,8 +4,6 @@
 package node
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,50 +11,16 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/node/services"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
+	"github.com/patchbay-net/patchbay/internal/test/servicetest"
 )
-
-// endpointsOf returns how many endpoints one of many Services has: most have one, some few, one in a hundred has some 140.
-func endpointsOf(i int) int {
-	switch n := i % 100; {
-	case n < 60:
-		return 1
-	case n < 80:
-		return 2
-	case n < 95:
-		return 3 + n%8
-	case n < 99:
-		return 11 + i%90
-	}
-	return 100 + i%80
-}
-
-func manyService(i int) string {
-	return fmt.Sprintf(`{"metadata":{"namespace":"team-%d","name":"app%d","uid":"0b9f3a52-7a0e-4d6c-9f56-%012d","creationTimestamp":"2026-11-23T08:00:00Z","labels":{"app.kubernetes.io/name":"app%d"},`+
-		`"managedFields":[{"manager":"kubectl","operation":"Update","apiVersion":"v1","time":"2026-11-23T08:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:labels":{".":{},"f:app.kubernetes.io/name":{}}},"f:spec":{"f:ports":{},"f:selector":{}}}}]},`+
-		`"spec":{"type":"ClusterIP","clusterIP":"10.96.%d.%d","clusterIPs":["10.96.%d.%d"],"ipFamilies":["IPv4"],"ipFamilyPolicy":"SingleStack","internalTrafficPolicy":"Cluster","sessionAffinity":"None",`+
-		`"selector":{"app.kubernetes.io/name":"app%d"},"ports":[{"name":"http","protocol":"TCP","port":80,"targetPort":"http"}]},"status":{"loadBalancer":{}}}`,
-		i%200, i, i, i, i>>8, i&255, i>>8, i&255, i)
-}
-
-// manySlice is as long as a real one. first is the number of its first endpoint.
-func manySlice(i, first int, at time.Time) string {
-	var list []string
-	for n := first; n < first+endpointsOf(i); n++ {
-		list = append(list, fmt.Sprintf(`{"addresses":["10.%d.%d.%d"],"conditions":{"ready":true,"serving":true,"terminating":false},"nodeName":"n%d","zone":"z%d",`+
-			`"targetRef":{"kind":"Pod","namespace":"team-%d","name":"app%d-5d4f8c7b9-%05d","uid":"0b9f3a52-7a0e-4d6c-9f56-%012d"}}`, 128+n>>16, n>>8&255, n&255, 1+n%200, n%3, i%200, i, n, n))
-	}
-	return fmt.Sprintf(`{"metadata":{"namespace":"team-%d","name":"app%d-abcde","uid":"1b9f3a52-7a0e-4d6c-9f56-%012d","generateName":"app%d-","labels":{"app.kubernetes.io/name":"app%d","endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io",`+
-		`"kubernetes.io/service-name":"app%d"},"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":%q}},"addressType":"IPv4","ports":[{"name":"http","protocol":"TCP","port":8080}],"endpoints":[%s]}`,
-		i%200, i, i, i, i, i, at.UTC().Format(time.RFC3339Nano), strings.Join(list, ","))
-}
 
 // manyServices fills the API server, and returns the number of endpoints.
 func manyServices(s *apiServer, number int) (endpoints int) {
 	s.kinds.of(services.ServiceCIDRs).put(`{"metadata":{"name":"kubernetes"},"spec":{"cidrs":["10.96.0.0/12"]}}`)
 	for i := range number {
-		s.kinds.of(services.Services).put(manyService(i))
-		s.kinds.of(services.EndpointSlices).put(manySlice(i, endpoints, time.Unix(0, 0)))
-		endpoints += endpointsOf(i)
+		s.kinds.of(services.Services).put(servicetest.ManyService(i))
+		s.kinds.of(services.EndpointSlices).put(servicetest.ManySlice(i, endpoints, time.Unix(0, 0)))
+		endpoints += servicetest.ManyEndpoints(i)
 	}
 	return endpoints
 }
@@ -82,14 +46,14 @@ func TestServiceMemory(t *testing.T) {
 	most := p.mostAnonymous()
 	p.awaitServices(1)
 	t.Logf("%d Services with %d endpoints: in force %v after the start", number, endpoints, time.Since(began).Round(time.Millisecond))
-	limit := without + 6<<10 + endpoints/2
+	limit := without + 3<<10 + endpoints/5
 	with := p.anonymous()
 	for end := time.Now().Add(90 * time.Second); with > limit && time.Now().Before(end); with = p.memory("RssAnon") {
 		time.Sleep(time.Second) // the program gives memory back when it has saved Services, and once more after a minute
 	}
 	t.Logf("anonymous memory: %d kB without Services, %d kB with them, most %d kB; VmHWM %d kB", without, with, most(), p.memory("VmHWM"))
 	for i := range 50 {
-		api.kinds.of(services.EndpointSlices).put(manySlice(i, endpoints+i*200, time.Now()))
+		api.kinds.of(services.EndpointSlices).put(servicetest.ManySlice(i, endpoints+i*200, time.Now()))
 		time.Sleep(40 * time.Millisecond)
 	}
 	p.awaitMetric(latency+"_count", 50)

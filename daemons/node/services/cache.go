@@ -4,13 +4,12 @@
 package services
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/services"
 	"github.com/patchbay-net/patchbay/internal/services/saved"
@@ -26,16 +25,34 @@ func (c *Cluster) Save(to io.Writer) error {
 		c.mu.Unlock()
 		return errPartial
 	}
-	all := saved.Objects{Node: c.objects.node, Options: c.state.Options, CIDRs: make(map[string][]netip.Prefix)}
+	head := saved.Objects{Node: c.objects.node, Options: c.state.Options, CIDRs: make(map[string][]netip.Prefix)}
 	for name, ranges := range c.objects.cidrs {
-		all.CIDRs[name.Name] = ranges
+		head.CIDRs[name.Name] = ranges
 	}
-	all.Services = slices.SortedFunc(maps.Values(c.objects.services), func(a, b *services.Service) int { return compareNames(a.Name, b.Name) })
-	all.Slices = slices.SortedFunc(maps.Values(c.objects.slices), func(a, b *services.Slice) int {
-		return cmp.Or(compareNames(a.Service, b.Service), cmp.Compare(a.Name, b.Name))
-	})
-	c.mu.Unlock() // what the pointers point to does not change
-	return all.Write(to)
+	all := make([]kept, 0, len(c.objects.kept))
+	for _, k := range c.objects.kept {
+		all = append(all, *k)
+	}
+	number := len(c.names(Services)) + len(c.objects.owners)
+	c.mu.Unlock()
+	slices.SortFunc(all, func(a, b kept) int { return strings.Compare(a.name, b.name) })
+	return write(saved.NewWriter(to, &head, number), all)
+}
+
+// write unpacks one object after the other.
+func write(to *saved.Writer, all []kept) error {
+	for i := range all {
+		if svc := all[i].service.unpack(nameOf(all[i].name)); svc != nil {
+			to.Service(svc)
+		}
+	}
+	for i := range all {
+		_, list := all[i].unpack()
+		for _, s := range list {
+			to.Slice(s)
+		}
+	}
+	return to.Err()
 }
 
 // Restore puts what Save wrote into a Cluster that has no object. Lists of the API server then replace it. After an error the Cluster has no
@@ -52,10 +69,10 @@ func (c *Cluster) Restore(all *saved.Objects) error {
 		c.put(ServiceCIDRs, services.Name{Name: name}, item{value: ranges})
 	}
 	for _, s := range all.Services {
-		c.put(Services, s.Name, item{value: s})
+		c.put(Services, s.Name, item{value: packService(s)})
 	}
 	for _, s := range all.Slices {
-		c.put(EndpointSlices, sliceName(s), item{value: s})
+		c.put(EndpointSlices, sliceName(s), item{value: someSliceOf(s)})
 	}
 	return nil
 }
@@ -65,9 +82,5 @@ func (c *Cluster) Cached() (s services.State, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := &c.objects
-	s = services.State{
-		Options: c.state.Options, Node: o.node, Addresses: o.addresses, CIDRs: o.ranges(),
-		Services: maps.Clone(o.services), Slices: maps.Clone(o.byService),
-	}
-	return s, c.saved
+	return services.State{Options: c.state.Options, Node: o.node, Addresses: o.addresses, CIDRs: o.ranges(), Source: c}, c.saved
 }

@@ -58,9 +58,9 @@ func New(node string, o services.Options) *Cluster {
 	c.due.all = true
 	c.Copies = copies.New(kinds, copies.Single[Kind, services.Name, item]{
 		Name: func(namespace, name string) services.Name { return services.Name{Namespace: namespace, Name: name} },
-		Read: c.read, Put: c.put, Remove: c.remove, Names: c.names,
+		Read: c.read, Put: c.put, Remove: c.remove, Names: c.known,
 	}.Reader(), &c.mu, c.changed)
-	c.state = services.State{Options: o, Services: make(map[services.Name]*services.Service), Slices: make(map[services.Name][]*services.Slice)}
+	c.state = services.State{Options: o, Source: c}
 	for k := range c.wrong {
 		c.wrong[k] = make(map[services.Name]string)
 	}
@@ -111,10 +111,15 @@ func (c *Cluster) pending() time.Time {
 func (c *Cluster) Count() (services, endpoints int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.objects.slices {
-		endpoints += len(s.Endpoints)
+	for _, k := range c.objects.kept {
+		if k.service != "" {
+			services++
+		}
+		for i := range k.slices {
+			endpoints += int(k.slices[i].endpoints())
+		}
 	}
-	return len(c.objects.services), endpoints
+	return services, endpoints
 }
 
 // Problems returns the objects that cannot be read as a whole, sorted.
@@ -132,7 +137,7 @@ func (c *Cluster) Problems() (list []Problem) {
 
 // item is what was read of an object.
 type item struct {
-	value any    // *services.Service, *services.Slice, services.Node or []netip.Prefix
+	value any    // packedService, *someSlice, services.Node or []netip.Prefix
 	wrong string // what cannot be read
 }
 
@@ -144,10 +149,10 @@ func (c *Cluster) read(k Kind, object []byte) (name services.Name, i item, err e
 	switch k {
 	case Services:
 		s, wrong := services.ParseService(object)
-		name, i.value, err = s.Name, &s, wrong
+		name, i.value, err = s.Name, packService(&s), wrong
 	case EndpointSlices:
 		s, wrong := services.ParseSlice(object)
-		name, i.value, err = sliceName(&s), &s, wrong
+		name, i.value, err = sliceName(&s), someSliceOf(&s), wrong
 	case Nodes:
 		n, wrong := services.ParseNode(object)
 		name.Name, i.value, err = n.Name, n, wrong
@@ -161,6 +166,18 @@ func (c *Cluster) read(k Kind, object []byte) (name services.Name, i item, err e
 		i.wrong = err.Error()
 	}
 	return name, i, nil
+}
+
+// someSlice is a slice with what is not kept of it.
+type someSlice struct {
+	packedSlice
+	service   services.Name
+	needless  bool
+	triggered time.Time
+}
+
+func someSliceOf(s *services.Slice) *someSlice {
+	return &someSlice{packSlice(s), s.Service, s.Headless || s.Service.Name == "", s.Triggered}
 }
 
 func sliceName(s *services.Slice) services.Name {

@@ -105,11 +105,6 @@ func (c *Cluster) next() (changed Changed, complete bool) {
 		return changed, false
 	}
 	s, o := &c.state, &c.objects
-	for name := range c.due.names {
-		put(s.Services, name, o.services[name], o.services[name] != nil)
-		list := o.byService[name]
-		put(s.Slices, name, list, len(list) > 0)
-	}
 	changed.Names = slices.SortedFunc(maps.Keys(c.due.names), compareNames)
 	if changed.All = c.due.all; changed.All {
 		s.Node, s.Addresses, s.CIDRs = o.node, o.addresses, o.ranges()
@@ -132,14 +127,6 @@ func times(lists map[services.Name][]time.Time) iter.Seq[time.Time] {
 				}
 			}
 		}
-	}
-}
-
-func put[V any](m map[services.Name]V, name services.Name, value V, keep bool) {
-	if keep {
-		m[name] = value
-	} else {
-		delete(m, name)
 	}
 }
 

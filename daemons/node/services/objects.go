@@ -4,6 +4,8 @@
 package services
 
 import (
+	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -13,35 +15,100 @@ import (
 	"github.com/patchbay-net/patchbay/internal/services"
 )
 
-// objects are those that are kept. What a value points to does not change, because a state has it too.
+// objects are those that are kept.
 type objects struct {
-	services  map[services.Name]*services.Service
-	slices    map[services.Name]*services.Slice   // by their own names
-	byService map[services.Name][]*services.Slice // the same, sorted by their own names; a list does not change, because a state has it too
+	kept      map[string]*kept // by the name of the Service
+	owners    map[string]*kept // of slices, by their own names
 	cidrs     map[services.Name][]netip.Prefix
 	node      services.Node
 	addresses []netip.Addr
 }
 
+// kept is what is kept of a Service and its slices.
+type kept struct {
+	name    string        // shop/web
+	service packedService // "": only slices are known
+	slices  []packedSlice // sorted; a list does not change, another one replaces it
+}
+
 func newObjects() objects {
-	return objects{
-		services: make(map[services.Name]*services.Service), slices: make(map[services.Name]*services.Slice),
-		byService: make(map[services.Name][]*services.Slice), cidrs: make(map[services.Name][]netip.Prefix),
+	return objects{kept: make(map[string]*kept), owners: make(map[string]*kept), cidrs: make(map[services.Name][]netip.Prefix)}
+}
+
+// of returns what is kept of a Service.
+func (o *objects) of(name services.Name) *kept {
+	key := name.String()
+	if o.kept[key] == nil {
+		o.kept[key] = &kept{name: key}
+	}
+	return o.kept[key]
+}
+
+// drop forgets a Service of which nothing is kept.
+func (o *objects) drop(k *kept) {
+	if k.service == "" && len(k.slices) == 0 {
+		delete(o.kept, k.name)
 	}
 }
 
-// names returns the names of the objects of a kind, also of those of which nothing is kept but what is wrong.
-func (c *Cluster) names(k Kind) []services.Name {
-	list := slices.Collect(maps.Keys(c.wrong[k]))
+// nameOf returns the name with a text.
+func nameOf(text string) (n services.Name) {
+	n.Namespace, n.Name, _ = strings.Cut(text, "/")
+	return n
+}
+
+// unpack returns the Service, or nil, and its slices.
+func (k *kept) unpack() (svc *services.Service, list []*services.Slice) {
+	name := nameOf(k.name)
+	svc = k.service.unpack(name)
+	for i := range k.slices {
+		list = append(list, k.slices[i].unpack(name))
+	}
+	return svc, list
+}
+
+// Names implements services.Source.
+func (c *Cluster) Names() iter.Seq[services.Name] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Values(c.names(Services))
+}
+
+// Of implements services.Source. What has changed since the state was made is in it already; the next one names it.
+func (c *Cluster) Of(name services.Name) (*services.Service, []*services.Slice) {
+	c.mu.Lock()
+	k := c.objects.kept[name.String()]
+	if k == nil {
+		c.mu.Unlock()
+		return nil, nil
+	}
+	now := *k
+	c.mu.Unlock()
+	return now.unpack()
+}
+
+// names returns the names of the objects of a kind.
+func (c *Cluster) names(k Kind) (list []services.Name) {
 	switch k {
 	case Services:
-		return slices.AppendSeq(list, maps.Keys(c.objects.services))
+		for name, kept := range c.objects.kept {
+			if kept.service != "" {
+				list = append(list, nameOf(name))
+			}
+		}
 	case EndpointSlices:
-		return slices.AppendSeq(list, maps.Keys(c.objects.slices))
+		for name := range c.objects.owners {
+			list = append(list, nameOf(name))
+		}
 	case ServiceCIDRs:
-		return slices.AppendSeq(list, maps.Keys(c.objects.cidrs))
+		return slices.Collect(maps.Keys(c.objects.cidrs))
 	}
 	return list // this node's Node stays
+}
+
+// known returns the names of the objects of a kind, also of those of which nothing is kept but what is wrong.
+func (c *Cluster) known(k Kind) []services.Name {
+	return slices.AppendSeq(c.names(k), maps.Keys(c.wrong[k]))
 }
 
 // put stores an object, and notes what it changes.
@@ -54,12 +121,12 @@ func (c *Cluster) put(k Kind, name services.Name, i item) (changed bool) {
 	}
 	o := &c.objects
 	switch v := i.value.(type) {
-	case *services.Service:
-		if !reflect.DeepEqual(o.services[name], v) {
-			o.services[name] = v
+	case packedService:
+		if kept := o.of(name); kept.service != v {
+			kept.service = v.moved()
 			return c.due.note(name)
 		}
-	case *services.Slice:
+	case *someSlice:
 		return c.putSlice(name, v)
 	case services.Node:
 		if !reflect.DeepEqual(o.node, v) {
@@ -76,42 +143,39 @@ func (c *Cluster) put(k Kind, name services.Name, i item) (changed bool) {
 }
 
 // putSlice stores a slice. It may have belonged to another Service before.
-func (c *Cluster) putSlice(name services.Name, s *services.Slice) (changed bool) {
-	o := &c.objects
-	have := o.slices[name]
-	needless := s.Headless || s.Service.Name == ""
-	if have != nil && !needless && equalSlices(have, s) {
-		return false
+func (c *Cluster) putSlice(name services.Name, s *someSlice) (changed bool) {
+	o, key := &c.objects, name.String()
+	if had := o.owners[key]; had != nil {
+		if i, _ := had.find(name.Name); !s.needless && had == o.of(s.service) && had.slices[i].equal(&s.packedSlice) {
+			return false
+		}
+		changed = c.removeSlice(key, had)
 	}
-	if have != nil {
-		changed = c.removeSlice(name, have)
-	}
-	if needless {
+	if s.needless {
 		return changed
 	}
-	o.slices[name] = s
-	list := append(slices.Clone(o.byService[s.Service]), s)
-	slices.SortFunc(list, func(a, b *services.Slice) int { return strings.Compare(a.Name, b.Name) })
-	o.byService[s.Service] = slices.Clip(list)
-	if s.Triggered.After(c.started) { // what was before, this agent could not do sooner
-		c.due.triggers[s.Service] = append(c.due.triggers[s.Service], s.Triggered)
+	owner := o.of(s.service)
+	i, _ := owner.find(name.Name)
+	owner.slices = slices.Concat(owner.slices[:i], []packedSlice{s.moved(key)}, owner.slices[i:])
+	o.owners[key] = owner
+	if s.triggered.After(c.started) { // what was before, this agent could not do sooner
+		c.due.triggers[s.service] = append(c.due.triggers[s.service], s.triggered)
 	}
-	return c.due.note(s.Service)
+	return c.due.note(s.service)
 }
 
-// equalSlices compares what counts.
-func equalSlices(a, b *services.Slice) bool {
-	same := *b
-	same.Triggered = a.Triggered
-	return reflect.DeepEqual(a, &same)
+// find returns where the slice of a name is, or belongs.
+func (k *kept) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(k.slices, name, func(s packedSlice, name string) int { return cmp.Compare(s.name, name) })
 }
 
-func (c *Cluster) removeSlice(name services.Name, s *services.Slice) (changed bool) {
-	o := &c.objects
-	delete(o.slices, name)
-	list := slices.DeleteFunc(slices.Clone(o.byService[s.Service]), func(other *services.Slice) bool { return other == s })
-	put(o.byService, s.Service, list, len(list) > 0)
-	return c.due.note(s.Service)
+func (c *Cluster) removeSlice(key string, from *kept) (changed bool) {
+	if i, ok := from.find(nameOf(key).Name); ok {
+		from.slices = slices.Delete(slices.Clone(from.slices), i, i+1)
+	}
+	delete(c.objects.owners, key)
+	c.objects.drop(from)
+	return c.due.note(nameOf(from.name))
 }
 
 // remove removes an object.
@@ -123,14 +187,15 @@ func (c *Cluster) remove(k Kind, name services.Name) (changed bool) {
 	delete(c.wrong[k], name)
 	switch k {
 	case Services:
-		if o.services[name] != nil {
-			delete(o.services, name)
+		if kept := o.kept[name.String()]; kept != nil && kept.service != "" {
+			kept.service = ""
+			o.drop(kept)
 			return c.due.note(name)
 		}
 	case EndpointSlices:
-		if s := o.slices[name]; s != nil {
-			delete(c.due.triggers, s.Service) // its time is that of an earlier change
-			return c.removeSlice(name, s)
+		if kept := o.owners[name.String()]; kept != nil {
+			delete(c.due.triggers, nameOf(kept.name)) // its time is that of an earlier change
+			return c.removeSlice(name.String(), kept)
 		}
 	case ServiceCIDRs:
 		if _, ok := o.cidrs[name]; ok {
