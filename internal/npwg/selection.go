@@ -110,6 +110,9 @@ func Name(list []Selection, taken ...string) error {
 	return nil
 }
 
+// GlobalNamespace is the namespace whose definitions all pods may use, if nothing else is configured, as in Multus.
+const GlobalNamespace = "default"
+
 // Allowed returns an error if a pod may not use definitions of another namespace. Definitions of the namespaces in global are
 // for all pods. The text is that of Multus' namespaceIsolation (§7.4).
 func Allowed(s *Selection, podNamespace string, global []string) error {

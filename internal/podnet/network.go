@@ -43,6 +43,7 @@ type Network struct {
 	Pool    Pool
 
 	Containers Containers
+	Further    Further
 
 	// Encrypted makes an ADD refuse packets to Cluster that no other route takes, because the agent's
 	// routes are missing after a boot.
@@ -67,6 +68,39 @@ func (c Containers) policy() string {
 	}
 	return fmt.Sprintf(`{"type": "policy", "namespace": %q, "labels": %s}`, c.Namespace, labels)
 }
+
+// Further says whether pods may have further networks, by the plugin networks (docs/plugins/networks.md).
+type Further struct {
+	On       bool
+	BinDir   string // where the runtime's host has the plugins of other programs for them; empty: only those of this program are found
+	Isolated bool   // pods use only definitions of their own namespace, and of npwg.GlobalNamespace
+}
+
+// plugin returns the configuration of the plugin networks, behind another one. It is the last one of the list.
+func (f Further) plugin() string {
+	if !f.On {
+		return ""
+	}
+	more := ""
+	if f.BinDir != "" {
+		more += fmt.Sprintf("\"binDir\": %q, ", f.BinDir)
+	}
+	if f.Isolated {
+		more += `"namespaceIsolation": true, `
+	}
+	return fmt.Sprintf(",\n        {\"type\": \"networks\", %s\"capabilities\": {%s}}", more, passesAnnotations)
+}
+
+// capability returns what the list declares for the plugin networks.
+func (f Further) capability() string {
+	if !f.On {
+		return ""
+	}
+	return ", " + passesAnnotations
+}
+
+// passesAnnotations is the capability by which a runtime passes the annotations of a pod.
+const passesAnnotations = `"io.kubernetes.cri.pod-annotations": true`
 
 // Pool says where the network's addresses are reserved. If our network replaces another one, it
 // keeps that network's pool: pods of both run on the node, and no address is given out twice.
@@ -138,7 +172,7 @@ func (n Network) config(ranges, routes string) []byte {
   "plugins": [
     {
       "type": "patchbay",
-      "capabilities": {"portMappings": true, "bandwidth": true},
+      "capabilities": {"portMappings": true, "bandwidth": true%s},
       "plugins": [
         {
           "type": "ptp",
@@ -153,7 +187,7 @@ func (n Network) config(ranges, routes string) []byte {
         {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
         {"type": "bandwidth", "capabilities": {"bandwidth": true}},
         {"type": "firewall", "acceptNew": true},
-        %s
+        %s%s
       ],
       "builtIn": true
     }
@@ -161,7 +195,7 @@ func (n Network) config(ranges, routes string) []byte {
   "cniVersions": ["1.0.0", "1.1.0"],
   "disableGC": true
 }
-`, cmp.Or(n.Pool.Name, Name), outside, refused, mtu, dataDir, ranges, routes, n.Containers.policy())
+`, cmp.Or(n.Pool.Name, Name), n.Further.capability(), outside, refused, mtu, dataDir, ranges, routes, n.Containers.policy(), n.Further.plugin())
 }
 
 func (n Network) ownRanges() string {
@@ -188,8 +222,14 @@ func IsTemplate(file []byte) bool { return bytes.HasPrefix(file, []byte(template
 // IsOurs reports whether Text could have returned a file: it is our template, or it begins like our
 // configuration.
 func IsOurs(file []byte) bool {
-	head, _, _ := bytes.Cut(Network{Pool: PoolOf(file)}.config("", ""), []byte(`"ipMasqOutside"`)) // the same for all prefixes
-	return IsTemplate(file) || bytes.HasPrefix(file, head)
+	pool := PoolOf(file)
+	return IsTemplate(file) || bytes.HasPrefix(file, Network{Pool: pool}.head()) || bytes.HasPrefix(file, Network{Pool: pool, Further: Further{On: true}}.head())
+}
+
+// head returns the beginning of the configuration, which is the same for all prefixes.
+func (n Network) head() []byte {
+	head, _, _ := bytes.Cut(n.config("", ""), []byte(`"ipMasqOutside"`))
+	return head
 }
 
 // Prefixes parses the values of a flag. Each must be the prefix of a network.

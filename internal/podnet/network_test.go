@@ -43,6 +43,35 @@ func TestNetworkText(t *testing.T) {
 	}
 }
 
+// The network has the plugin networks last if pods may have further networks. Without the option, it is what it was.
+func TestFurther(t *testing.T) {
+	plain := Network{Node: own(t)}.Text()
+	for f, want := range map[Further]string{
+		{On: true}: `{"capabilities":{"io.kubernetes.cri.pod-annotations":true},"type":"networks"}`,
+		{On: true, BinDir: "/opt/cni/bin", Isolated: true}: `{"binDir":"/opt/cni/bin","capabilities":{"io.kubernetes.cri.pod-annotations":true},"namespaceIsolation":true,"type":"networks"}`,
+		{BinDir: "/opt/cni/bin", Isolated: true}:           `{"type":"policy"}`,
+	} {
+		file := Network{Node: own(t), Further: f}.Text()
+		var list struct {
+			Plugins []struct {
+				Capabilities map[string]bool
+				Plugins      []map[string]any
+			}
+		}
+		if err := json.Unmarshal(file, &list); err != nil {
+			t.Fatalf("%v\n%s", err, file)
+		}
+		members := list.Plugins[0].Plugins
+		got, err := json.Marshal(members[len(members)-1])
+		if err != nil || string(got) != want || list.Plugins[0].Capabilities["io.kubernetes.cri.pod-annotations"] != f.On || !IsOurs(file) {
+			t.Errorf("%+v: %s, want %s, ours %v, %v", f, got, want, IsOurs(file), err)
+		}
+		if !f.On && string(file) != string(plain) {
+			t.Errorf("%+v changes the file:\n%s", f, file)
+		}
+	}
+}
+
 // Network policies apply to containers that are not pods as the operator says.
 func TestContainers(t *testing.T) {
 	for _, c := range []struct {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/npwg"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -63,7 +64,7 @@ const mostWait = time.Minute
 
 // defaults returns a configuration with the values of keys that are left out.
 func defaults() *Conf {
-	return &Conf{ConfDir: "/etc/cni/multus/net.d", GlobalNamespaces: []string{"default"}, OnInvalid: "fail", Wait: "5s"}
+	return &Conf{ConfDir: "/etc/cni/multus/net.d", GlobalNamespaces: []string{npwg.GlobalNamespace}, OnInvalid: "fail", Wait: "5s"}
 }
 
 // Load validates the configuration.

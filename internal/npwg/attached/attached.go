@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/lightjson"
 	"github.com/patchbay-net/patchbay/internal/npwg"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/sealed"
@@ -35,7 +36,7 @@ const maxSize = 32 << 20
 // directory is below the state directory.
 const directory = "attached"
 
-func path(p paths.Paths, o owner.Key) string { return filepath.Join(p.State, directory, string(o)) }
+func path(p paths.Paths, o owner.Key) string { return filepath.Join(Dir(p), string(o)) }
 
 // Write stores a plan, in the place of an earlier one of the same attachment.
 func Write(p paths.Paths, plan *npwg.Plan) error {
@@ -81,12 +82,23 @@ func Read(p paths.Paths, o owner.Key) (*npwg.Plan, error) {
 	return plan, nil
 }
 
+// Dir returns the directory with the plans. It changes with each plan that is written or removed.
+func Dir(p paths.Paths) string { return filepath.Join(p.State, directory) }
+
+// MakeDir makes the directory with the plans, for those that watch it.
+func MakeDir(p paths.Paths) error { return durable.MakeDir(p.State, directory) }
+
+// InOrder sorts plans by the time at which they were last written.
+func InOrder(p paths.Paths, plans []*npwg.Plan) {
+	order.By(plans, func(a, b *npwg.Plan) int { return Since(p, Owner(a)).Compare(Since(p, Owner(b))) })
+}
+
 // Ready returns an error if no plan can be written.
 func Ready(p paths.Paths) error {
 	if err := durable.CheckDir(p.State, directory); err != nil {
 		return err
 	}
-	return durable.WritableDir(filepath.Join(p.State, directory))
+	return durable.WritableDir(Dir(p))
 }
 
 // Since returns when a plan was last written.
@@ -108,7 +120,7 @@ func Remove(p paths.Paths, o owner.Key) error {
 
 // List returns all plans of the node. errs are about those that cannot be read.
 func List(p paths.Paths) (plans []*npwg.Plan, errs []error) {
-	entries, err := os.ReadDir(filepath.Join(p.State, directory))
+	entries, err := os.ReadDir(Dir(p))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, []error{fmt.Errorf("list the plans of networks: %w", err)}
 	}

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
@@ -69,6 +70,12 @@ func Definition(p paths.Paths, namespace, name string) (d npwg.Definition, err e
 		return npwg.Definition{}, fmt.Errorf("definition %s/%s: %w", namespace, name, err)
 	}
 	return d, nil
+}
+
+// Written reports whether the agent has written the mirror since the node was set up. It may have no definition.
+func Written(p paths.Paths) bool {
+	_, err := os.Lstat(filepath.Join(dir(p), definitionsDir))
+	return err == nil
 }
 
 // Definitions returns all definitions. errs are about files that cannot be read.

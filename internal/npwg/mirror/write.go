@@ -40,6 +40,7 @@ type Pod struct {
 // A definition that goes does not harm the pods that use it: their plans have its configuration.
 func Write(p paths.Paths, s State) (changed int, err error) {
 	w := writer{paths: p, keep: make(map[string]bool)}
+	w.fail(durable.MakeDir(p.State, below(definitionsDir)...)) // Written looks for it
 	for i := range s.Definitions {
 		d := &s.Definitions[i]
 		if !npwg.IsDefinition(d.Namespace, d.Name) {
