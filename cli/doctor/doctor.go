@@ -77,6 +77,7 @@ func Checks() []Check {
 		{"leftovers", "nothing is left of dead containers", leftovers},
 		{"firewall", "our firewall table is complete and unchanged", ourTable},
 		{"policies", "network policies are enforced as the agent wrote them for ADDs", policies},
+		{"networks", "pods can be attached to further networks, by definitions of today", furtherNetworks},
 		{"services", "packets to Services go where the agent sends them", servicesTable},
 		{"drop", "no other program drops the containers' traffic", otherDrops},
 		{"forwarding", "the host forwards", forwarding},
