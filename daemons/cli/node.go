@@ -64,6 +64,9 @@ type nodeCommand struct {
 	HideAll    bool              `long:"services-masquerade-all" description:"everything that is sent to a cluster IP gets a source address of the node, not only what does not come from pods"`
 	Healthz    string            `long:"services-healthz" value-name:"ADDRESS:PORT" default:":10256" description:"serve kube-proxy's /healthz and /livez, which load balancers ask; empty: do not"`
 	Balancers  string            `long:"load-balancers" default:"off" choice:"on" choice:"class" choice:"off" description:"give Services of type LoadBalancer addresses of a LAN, and answer for them: on those without loadBalancerClass and those of the class patchbay.net/lan, class only the latter"`
+	Networks   string            `long:"networks" default:"off" choice:"on" choice:"files" choice:"off" description:"attach pods to the further networks that their annotation k8s.v1.cni.cncf.io/networks selects; files also writes the annotations to files, for a runtime that does not pass them (containerd before 1.5, CRI-O before 1.29); off removes the files of an earlier run"`
+	NetsBin    string            `long:"networks-bin-dir" value-name:"DIR" description:"where the host has plugins of other programs for further networks (default: those of this program alone are found)"`
+	NetsAlone  bool              `long:"networks-isolation" description:"pods use only definitions of their own namespace and of the namespace default"`
 	Program    string            `long:"program" value-name:"FILE" description:"the program patchbay, which is installed (default: beside this one)"`
 	Listen     string            `long:"listen" value-name:"ADDRESS:PORT" default:"127.0.0.1:9472" description:"serve /metrics, /healthz and /readyz; empty: do not"`
 
@@ -170,6 +173,13 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 	}
 	if c.LogGroup != 0 && c.LogGroup == c.DropsGroup {
 		return o, usageError{fmt.Errorf("--policy-log-group and --drops-group are both %d: a group of NFLOG has one reader, so choose another for one of them", c.LogGroup)}
+	}
+	o.Networks = node.PodNetworks{
+		Further:     podnet.Further{On: c.Networks != "off", BinDir: c.NetsBin, Isolated: c.NetsAlone},
+		Annotations: c.Networks == "files",
+	}
+	if c.NetsBin != "" && !filepath.IsAbs(c.NetsBin) {
+		return o, usageError{fmt.Errorf("--networks-bin-dir %q: want an absolute path", c.NetsBin)}
 	}
 	o.LoadBalancers = node.LoadBalancers{On: c.Balancers != "off", Classes: lan.Classes{Unclassed: c.Balancers == "on"}}
 	if o.Containers, err = node.Containers(c.Space, c.Labels); err != nil {

@@ -52,6 +52,7 @@ type Options struct {
 	NetworkPolicy NetworkPolicy
 	Services      Services
 	LoadBalancers LoadBalancers
+	Networks      PodNetworks
 
 	// Install copies the plugins to the runtime's directory. If it is nil, the agent does not
 	// install them.
@@ -77,6 +78,7 @@ type Agent struct {
 
 	services *serviceProxy
 	balancer *loadBalancers
+	networks *podNetworks
 
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
@@ -129,6 +131,8 @@ func New(opts Options) (*Agent, error) {
 	a.balancer = newLoadBalancers(a)
 	a.metrics.watch(a.policy, a.services)
 	a.metrics.Register(a.balancer.status.failures, lanCollector{a.balancer})
+	a.networks = newPodNetworks(a)
+	a.metrics.Register(a.networks.status.files, a.networks.status.statuses, podNetworkCollector{a.networks})
 	return a, nil
 }
 
@@ -153,6 +157,7 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.policy.run(ctx, a) })
 	wg.Go(func() { a.services.run(ctx, a) })
 	wg.Go(func() { a.balancer.run(ctx, a) })
+	wg.Go(func() { a.networks.run(ctx, a) })
 	wg.Go(func() {
 		fabric.Follow(ctx, a.opts.Fabric, func() { resident.Signal(a.kernel) },
 			func(err error) { a.trouble.set(kernelUnwatched, err) }, func(err error) { a.trouble.set(pathsUnprobed, err) })

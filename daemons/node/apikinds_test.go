@@ -47,7 +47,7 @@ func newJSONKinds(s *apiServer) jsonKinds {
 }
 
 func allWatches() []*kindWatch {
-	return slices.Concat(policyWatches(nil), serviceWatches(nil), lanWatches(nil))
+	return slices.Concat(policyWatches(nil), serviceWatches(nil), lanWatches(nil), podNetworkWatches(nil, ""))
 }
 
 // of returns a kind.
@@ -190,7 +190,7 @@ func (k *jsonKind) next(r *http.Request, after int) (list []jsonChange, ok bool)
 	defer s.mu.Unlock()
 	for r.Context().Err() == nil && !s.closed && after >= k.oldest {
 		first, _ := slices.BinarySearchFunc(k.log, after+1, func(c jsonChange, rev int) int { return c.rev - rev })
-		if first < len(k.log) {
+		if first < len(k.log) && !s.deaf {
 			return slices.Clone(k.log[first:]), true
 		}
 		s.change.Wait()

@@ -48,6 +48,8 @@ type apiServer struct {
 	omit   func(name string) bool      // Nodes that lists lack
 	before func(w http.ResponseWriter) // called before each answer
 	kinds  jsonKinds
+	pods   podPatches
+	deaf   bool // watches of kinds tell nothing
 
 	discovery map[string]string // answers about groups and versions, by path
 	ending    string            // a namespace that is being deleted, and takes no Event
@@ -166,7 +168,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 	case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/") && strings.HasSuffix(r.URL.Path, "/events"):
 		s.takeEvent(w, r)
-	case s.serveLAN(w, r):
+	case s.servePods(w, r), s.serveLAN(w, r):
 	case r.Method == http.MethodPatch && s.forbid:
 		w.WriteHeader(http.StatusForbidden)
 	case r.Method == http.MethodPatch:

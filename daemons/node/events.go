@@ -33,6 +33,7 @@ type events struct {
 // topic is what an Event is about: an object, such as a policy, or this Node, which is empty.
 type topic struct {
 	kind, namespace, name string
+	uid                   string // "" if no reader of Events asks for it
 	reason                plan.Reason
 }
 
@@ -139,6 +140,7 @@ func (a *Agent) topics() map[topic]string {
 	maps.Copy(out, told(serviceBroken, unread))
 	maps.Copy(out, told(checkFailed, deaf))
 	maps.Copy(out, told(lanServiceFail, a.balancer.status.broken()))
+	maps.Copy(out, a.networks.status.topics())
 	return out
 }
 
@@ -218,17 +220,20 @@ func (a *Agent) event(about topic, text string, now time.Time) *corev1.Event {
 	}
 }
 
-// kindService is a kind of services.Problem.
-const kindService = "service"
+// These are kinds of objects with problems, besides those of package policy.
+const (
+	kindService = "service"
+	kindPod     = "pod"
+)
 
 // object returns the object that an Event is about.
 func (t topic) object() corev1.ObjectReference {
 	names := map[string][2]string{
-		kindService: {"v1", "Service"}, "node": {"v1", "Node"}, "endpointslice": {"discovery.k8s.io/v1", "EndpointSlice"}, "servicecidr": {"networking.k8s.io/v1", "ServiceCIDR"},
+		kindService: {"v1", "Service"}, kindPod: {"v1", "Pod"}, "node": {"v1", "Node"}, "endpointslice": {"discovery.k8s.io/v1", "EndpointSlice"}, "servicecidr": {"networking.k8s.io/v1", "ServiceCIDR"},
 		policy.KindNetworkPolicy:        {"networking.k8s.io/v1", "NetworkPolicy"},
 		policy.KindClusterNetworkPolicy: {"policy.networking.k8s.io/" + clusterVersion, "ClusterNetworkPolicy"},
 	}[t.kind]
-	return corev1.ObjectReference{APIVersion: names[0], Kind: names[1], Namespace: t.namespace, Name: t.name}
+	return corev1.ObjectReference{APIVersion: names[0], Kind: names[1], Namespace: t.namespace, Name: t.name, UID: types.UID(t.uid)}
 }
 
 // eventName returns a name that every agent gives the Event of an object within an hour, so that only the first

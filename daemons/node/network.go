@@ -23,6 +23,7 @@ import (
 // often.
 func (a *Agent) configure(n *podnet.Network) (err error) {
 	path := filepath.Join(a.opts.ConfDir, podnet.File)
+	n.Further = a.opts.Networks.Further
 	if n.Pool, err = a.pool(path, n.Node); err != nil {
 		return err
 	}
