@@ -25,6 +25,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/test/chart"
+	"github.com/patchbay-net/patchbay/internal/npwg"
 )
 
 var update = flag.Bool("update", false, "write the manifest that the chart makes")
@@ -198,11 +199,12 @@ func TestRights(t *testing.T) {
 func TestPublishedRights(t *testing.T) {
 	ds, role := objects(t, chart.Render(t, func(v map[string]any) { v["transport"], v["ownNodeOnly"], v["services"] = "wireguard", false, true }))
 	_, balancing, _ := balancers(t, nil)
-	role.Rules = append(role.Rules, balancing.Rules...)
+	_, networking, _ := networked(t, nil)
+	role.Rules = slices.Concat(role.Rules, balancing.Rules, networking.Rules)
 	rights := section(t, "../../../docs/kubernetes.md", "| may | why |")
 	for _, rule := range role.Rules {
 		for _, resource := range rule.Resources {
-			name := map[string]string{"nodes/status": "status of nodes", "customresourcedefinitions": "customresourcedefinition", "services/status": "status of services", "configmaps": "configmap"}[resource]
+			name := map[string]string{"nodes/status": "status of nodes", "customresourcedefinitions": "customresourcedefinition", "services/status": "status of services", "pods/status": "status of pods", "network-attachment-definitions": "networkattachmentdefinitions", "configmaps": "configmap"}[resource]
 			if name = cmp.Or(name, resource); !strings.Contains(strings.ToLower(rights), name) {
 				t.Errorf("docs/kubernetes.md does not say that the agent may %v %s", rule.Verbs, resource)
 			}
@@ -348,6 +350,87 @@ func TestLoadBalancers(t *testing.T) {
 	ds, _, _ = balancers(t, func(v map[string]any) { v["loadBalancersClassOnly"] = true })
 	if args := ds.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--load-balancers=class") {
 		t.Errorf("arguments are %q", args)
+	}
+}
+
+// networked returns the objects for further networks of pods, with the rule that limits the agent.
+func networked(t *testing.T, change func(map[string]any)) (ds appsv1.DaemonSet, role rbacv1.ClusterRole, own admission.ValidatingAdmissionPolicy) {
+	t.Helper()
+	var binding admission.ValidatingAdmissionPolicyBinding
+	ds, role = objects(t, chart.Render(t, func(v map[string]any) {
+		if v["networks"] = true; change != nil {
+			change(v)
+		}
+	}), &own, &binding)
+	if s := binding.Spec; s.PolicyName != own.Name || !slices.Equal(s.ValidationActions, []admission.ValidationAction{admission.Deny}) || *own.Spec.FailurePolicy != admission.Fail {
+		t.Errorf("the policy of this node's pods does not deny: %+v, %+v", own.Spec, s)
+	}
+	return ds, role, own
+}
+
+// TestNetworks: with further networks the agent may read their definitions and write the status of pods, and a rule limits what.
+func TestNetworks(t *testing.T) {
+	ds, role, own := networked(t, nil)
+	_, plain := objects(t, chart.Render(t, nil))
+	var added []string
+	for _, r := range role.Rules[len(plain.Rules):] {
+		added = append(added, r.String())
+	}
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"network-attachment-definitions"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"patch"}},
+	}
+	if !slices.EqualFunc(added, want, func(a string, b rbacv1.PolicyRule) bool { return a == b.String() }) {
+		t.Errorf("it may %v", added)
+	}
+	if r := own.Spec.MatchConstraints.ResourceRules[0]; !slices.Equal(r.Resources, want[1].Resources) || !strings.Contains(fmt.Sprint(own.Spec.Validations), npwg.StatusKey) {
+		t.Errorf("the rule is %+v", own.Spec)
+	}
+	args := ds.Spec.Template.Spec.Containers[0].Args
+	if !slices.Contains(args, "--networks=on") || !slices.Contains(args, "--networks-bin-dir=/opt/cni/bin") || slices.Contains(args, "--networks-isolation") {
+		t.Errorf("arguments are %q", args)
+	}
+	ds, role, _ = networked(t, func(v map[string]any) { v["networksIsolation"], v["networkPolicy"] = true, false })
+	if args := ds.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--networks-isolation") {
+		t.Errorf("arguments are %q", args)
+	}
+	if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "pods") }) {
+		t.Errorf("without network policies the rights are %v", role.Rules)
+	}
+	objects(t, chart.Render(t, func(v map[string]any) { v["networks"], v["ownNodeOnly"] = true, false }))
+}
+
+// TestDefinition: the kind of definitions of networks is that of the Network Plumbing Working Group, section 3.1.
+func TestDefinition(t *testing.T) {
+	text, err := os.ReadFile("network-attachment-definitions.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Group, Scope string
+			Names        struct {
+				Plural, Singular, Kind string
+				ShortNames             []string
+			}
+			Versions []struct {
+				Name            string
+				Served, Storage bool
+				Subresources    any
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &crd); err != nil {
+		t.Fatal(err)
+	}
+	s := crd.Spec
+	if crd.Metadata.Name != s.Names.Plural+"."+s.Group || s.Group != "k8s.cni.cncf.io" || s.Scope != "Namespaced" || s.Names.Kind != "NetworkAttachmentDefinition" ||
+		s.Names.Plural != "network-attachment-definitions" || s.Names.Singular != "network-attachment-definition" || s.Names.ShortNames[0] != "net-attach-def" {
+		t.Errorf("%+v", crd)
+	}
+	if v := s.Versions; len(v) != 1 || v[0].Name != "v1" || !v[0].Served || !v[0].Storage || v[0].Subresources != nil {
+		t.Errorf("versions %+v", v)
 	}
 }
 
