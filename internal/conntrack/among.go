@@ -102,12 +102,8 @@ func ask(requests []netlink.Message, maybe func([]byte) bool, wanted func(Flow) 
 
 // each calls do with each entry of a dump.
 func each(s rawnl.Socket, req netlink.Message, do func([]byte) error) error {
-	req.Header.Length, req.Header.Sequence = uint32(unix.NLMSG_HDRLEN+len(req.Data)), 1
-	text, err := req.MarshalBinary()
-	if err == nil {
-		err = s.Send(text)
-	}
-	buf := make([]byte, 1<<16) // the kernel sends at most 32 KB at once
+	err := begin(s, req)
+	buf := make([]byte, longestPart)
 	for err == nil {
 		var msgs []syscall.NetlinkMessage
 		msgs, err = s.Receive(buf)
@@ -123,6 +119,18 @@ func each(s rawnl.Socket, req netlink.Message, do func([]byte) error) error {
 		}
 	}
 	return err
+}
+
+// longestPart has room, in bytes, for a datagram of a dump: the kernel sends at most 32 KB at once.
+const longestPart = 1 << 16
+
+func begin(s rawnl.Socket, req netlink.Message) error {
+	req.Header.Length, req.Header.Sequence = uint32(unix.NLMSG_HDRLEN+len(req.Data)), 1
+	text, err := req.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	return s.Send(text)
 }
 
 // source returns the source address of one tuple of an entry.
@@ -142,17 +150,26 @@ const typeMask = 0x3fff
 
 // attribute returns the value of the first attribute of a type, or nil.
 func attribute(b []byte, kind uint16) []byte {
-	for len(b) >= unix.NLA_HDRLEN {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.NLA_HDRLEN || size > len(b) {
-			return nil
+	for len(b) > 0 {
+		var have uint16
+		var value []byte
+		if have, value, b = next(b); have == kind && value != nil {
+			return value
 		}
-		if binary.NativeEndian.Uint16(b[2:])&typeMask == kind {
-			return b[unix.NLA_HDRLEN:size]
-		}
-		b = b[min((size+3)&^3, len(b)):]
 	}
 	return nil
+}
+
+// next returns the first of a list of attributes, and the rest of the list. Of what is no list, both are nil.
+func next(b []byte) (kind uint16, value, rest []byte) {
+	if len(b) < unix.NLA_HDRLEN {
+		return 0, nil, nil
+	}
+	size := int(binary.NativeEndian.Uint16(b))
+	if size < unix.NLA_HDRLEN || size > len(b) {
+		return 0, nil, nil
+	}
+	return binary.NativeEndian.Uint16(b[2:]) & typeMask, b[unix.NLA_HDRLEN:size], b[min((size+3)&^3, len(b)):]
 }
 
 // errnoOf returns the error of a message that ends a dump.

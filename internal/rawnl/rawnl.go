@@ -55,6 +55,16 @@ func (s Socket) Send(msgs []byte) error {
 // Receive reads one datagram into buf, and returns copies of its messages. A datagram that does not
 // fit is an error and is lost.
 func (s Socket) Receive(buf []byte) ([]syscall.NetlinkMessage, error) {
+	b, err := s.Read(buf)
+	if err != nil {
+		return nil, err
+	}
+	return syscall.ParseNetlinkMessage(append([]byte(nil), b...))
+}
+
+// Read reads one datagram into buf, and returns the part of buf that it fills, for callers who read very many messages.
+// A datagram that does not fit is an error and is lost.
+func (s Socket) Read(buf []byte) ([]byte, error) {
 	for {
 		n, from, err := unix.Recvfrom(int(s), buf, unix.MSG_TRUNC)
 		if errors.Is(err, unix.EINTR) {
@@ -69,6 +79,6 @@ func (s Socket) Receive(buf []byte) ([]syscall.NetlinkMessage, error) {
 		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
 			return nil, fmt.Errorf("netlink message from %v, which is not the kernel", from)
 		}
-		return syscall.ParseNetlinkMessage(append([]byte(nil), buf[:n]...))
+		return buf[:n], nil
 	}
 }
