@@ -13,6 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/drops"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/sight"
 )
 
 const dropsLong = `Print the packets that the network policies of this node dropped: who sent them
@@ -47,7 +48,7 @@ func (c *dropsCommand) Execute([]string) error {
 		return hinted(fmt.Errorf("--last is %d: it must be 0 or more", c.Last), "patchbay drops --last 20")
 	}
 	err := drops.Ask(c.app.ctx, drops.Socket(c.app.paths.Run), drops.Request{Follow: c.Follow, Last: c.Last, End: c.Pod}, c.print)
-	if errors.Is(err, drops.ErrDial) {
+	if errors.Is(err, sight.ErrDial) {
 		return errors.Join(c.counters(), hinted(err, "the agent of a Kubernetes node is patchbayd node; lines above this, if there are any, are the kernel's counters"))
 	}
 	return err

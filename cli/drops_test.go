@@ -15,11 +15,12 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/drops"
+	"github.com/patchbay-net/patchbay/internal/sight"
 )
 
 var aDrop = drops.Drop{
 	Time: time.Date(2026, 12, 1, 12, 0, 1, 250e6, time.Local), Direction: "ingress", Cause: "isolated", Protocol: "tcp", Port: 5433,
-	From: drops.End{Address: netip.MustParseAddr("10.1.0.5"), Pod: "shop/web"}, To: drops.End{Address: netip.MustParseAddr("10.1.0.6")},
+	From: sight.End{Address: netip.MustParseAddr("10.1.0.5"), Pod: "shop/web"}, To: sight.End{Address: netip.MustParseAddr("10.1.0.6")},
 	Reason: "no rule allows it",
 }
 
@@ -113,7 +114,7 @@ func TestDropsCommand(t *testing.T) {
 			t.Errorf("%s prints\n%s\nand\n%s", args, out, errs)
 		}
 	}
-	if status, _, errs := dropsRun(t.TempDir(), "drops"); status != 1 || !strings.Contains(errs, drops.ErrDial.Error()) {
+	if status, _, errs := dropsRun(t.TempDir(), "drops"); status != 1 || !strings.Contains(errs, sight.ErrDial.Error()) {
 		t.Errorf("without an agent: status %d, %s", status, errs)
 	}
 	if status, _, errs := dropsRun(dir, "drops --last -1"); status == 0 || !strings.Contains(errs, "--last") {

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	served "github.com/patchbay-net/patchbay/daemons/internal/drops"
+	"github.com/patchbay-net/patchbay/daemons/internal/nflog"
 	"github.com/patchbay-net/patchbay/internal/drops"
 	"github.com/patchbay-net/patchbay/internal/l4"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/sight"
 )
 
 const (
@@ -123,7 +125,7 @@ func (w *witness) depart(was, next *policy.Program) {
 }
 
 // explain implements drops.Options.Explain.
-func (w *witness) explain(p served.Packet) drops.Drop {
+func (w *witness) explain(p nflog.Packet) drops.Drop {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	way, cause, _ := enforce.ParsePrefix(p.Prefix)
@@ -147,7 +149,7 @@ func (w *witness) explain(p served.Packet) drops.Drop {
 
 // judge names the policies that denied a packet. The kernel's message comes after the packet, so a program that has just
 // gone may have denied it, and the next one may be in force already.
-func (w *witness) judge(d *drops.Drop, p served.Packet, way policy.Direction, cause enforce.Cause) {
+func (w *witness) judge(d *drops.Drop, p nflog.Packet, way policy.Direction, cause enforce.Cause) {
 	asked := []*policy.Program{w.now, w.next}
 	for _, r := range w.former {
 		asked = append(asked, r.program)
@@ -164,7 +166,7 @@ func (w *witness) judge(d *drops.Drop, p served.Packet, way policy.Direction, ca
 }
 
 // isolated explains a packet that no rule of the policies allowed that isolate a pod.
-func isolated(d *drops.Drop, program *policy.Program, p served.Packet, way policy.Direction) bool {
+func isolated(d *drops.Drop, program *policy.Program, p nflog.Packet, way policy.Direction) bool {
 	a := [2]netip.Addr{p.To, p.From}[way]
 	i := slices.IndexFunc(program.Pods, func(pod policy.LocalPod) bool { return slices.Contains(pod.Addresses, a) })
 	if i < 0 || !program.Pods[i].Sides[way].Isolated {
@@ -189,7 +191,7 @@ func isolators(program *policy.Program, chains []string) (list []string) {
 }
 
 // denied explains a packet that a rule denies.
-func denied(d *drops.Drop, program *policy.Program, p served.Packet, way policy.Direction) bool {
+func denied(d *drops.Drop, program *policy.Program, p nflog.Packet, way policy.Direction) bool {
 	verdict, why := program.Allows(p.From, p.To, l4.Protocol(p.Protocol), p.Port)
 	if verdict != policy.Deny {
 		return false
@@ -204,7 +206,7 @@ func denied(d *drops.Drop, program *policy.Program, p served.Packet, way policy.
 }
 
 // end names the pod of an address.
-func (w *witness) end(a netip.Addr) drops.End {
+func (w *witness) end(a netip.Addr) sight.End {
 	name, ok := w.names[a]
 	if !ok {
 		name = w.find(a)
@@ -212,7 +214,7 @@ func (w *witness) end(a netip.Addr) drops.End {
 			w.names[a] = name
 		}
 	}
-	return drops.End{Address: a, Pod: name}
+	return sight.End{Address: a, Pod: name}
 }
 
 func (w *witness) find(a netip.Addr) string {

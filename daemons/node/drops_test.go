@@ -17,11 +17,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	served "github.com/patchbay-net/patchbay/daemons/internal/drops"
+	"github.com/patchbay-net/patchbay/daemons/internal/nflog"
 	"github.com/patchbay-net/patchbay/internal/drops"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/policy/enforce"
+	"github.com/patchbay-net/patchbay/internal/sight"
 )
 
 const dropsGroup = 9472
@@ -102,20 +103,20 @@ func TestDropsOfANode(t *testing.T) {
 		return len(one) > 0 && len(forged) > 0
 	})
 	t.Logf("the packets were shown after %v, of which the totals take %v", time.Since(began), 300*time.Millisecond)
-	server := drops.End{Address: c.server.addr, Pod: "shop/server"}
+	server := sight.End{Address: c.server.addr, Pod: "shop/server"}
 	for _, w := range []struct {
 		got  drops.Drop
 		want drops.Drop
 	}{
 		{one[0], drops.Drop{
-			Direction: "egress", Cause: "isolated", From: drops.End{Address: prisoner.addr, Pod: "walled/prisoner"}, To: server, Protocol: "udp", Port: single,
+			Direction: "egress", Cause: "isolated", From: sight.End{Address: prisoner.addr, Pod: "walled/prisoner"}, To: server, Protocol: "udp", Port: single,
 			Policies: []string{"walled/nothing"}, Reason: enforce.IsolatedBy([]string{"walled/nothing"}),
 		}},
 		{forged[0], drops.Drop{
-			Direction: "egress", Cause: "forged", From: drops.End{Address: c.stranger.addr, Pod: "visitors/friend"}, To: server, Protocol: "udp", Port: single, Reason: forged[0].Reason,
+			Direction: "egress", Cause: "forged", From: sight.End{Address: c.stranger.addr, Pod: "visitors/friend"}, To: server, Protocol: "udp", Port: single, Reason: forged[0].Reason,
 		}},
 		{flooded[0], drops.Drop{
-			Direction: "ingress", Cause: "isolated", From: drops.End{Address: c.stranger.addr, Pod: "visitors/stranger"}, To: server, Protocol: "udp", Port: flooded[0].Port,
+			Direction: "ingress", Cause: "isolated", From: sight.End{Address: c.stranger.addr, Pod: "visitors/stranger"}, To: server, Protocol: "udp", Port: flooded[0].Port,
 			Policies: []string{"shop/guard"}, Reason: enforce.IsolatedBy([]string{"shop/guard"}),
 		}},
 	} {
@@ -157,7 +158,7 @@ func (c *dropsLab) address(p *churnPod, a netip.Addr) {
 
 // A second reader of the group is a problem that names it. Policies are in force anyway.
 func TestDropsWithoutTheGroup(t *testing.T) {
-	other, err := served.Listen(dropsGroup)
+	other, err := nflog.Listen(dropsGroup)
 	must(t, err)
 	l := newPolicyLab(t)
 	l.pod("n1", "web-0", "app=web", webAddr)
@@ -193,7 +194,7 @@ func stateWith(policies ...policy.NetworkPolicy) *policy.State {
 func TestWitness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWitness()
-		p := served.Packet{
+		p := nflog.Packet{
 			Prefix: enforce.Prefix(policy.Ingress, enforce.CauseIsolated), From: netip.MustParseAddr("10.244.2.5"), To: netip.MustParseAddr(webAddr),
 			Protocol: unix.IPPROTO_TCP, Port: 80,
 		}
@@ -251,7 +252,7 @@ func TestWitnessNamesTheRule(t *testing.T) {
 		enforce.Prefix(policy.Egress, enforce.CauseDenied):      "not explained",
 		"patchbay ingress something that a newer release tells": "not explained",
 	} {
-		d := w.explain(served.Packet{Prefix: prefix, From: netip.MustParseAddr("10.244.2.5"), To: netip.MustParseAddr(webAddr), Protocol: unix.IPPROTO_TCP, Port: 80})
+		d := w.explain(nflog.Packet{Prefix: prefix, From: netip.MustParseAddr("10.244.2.5"), To: netip.MustParseAddr(webAddr), Protocol: unix.IPPROTO_TCP, Port: 80})
 		if !strings.HasPrefix(d.Reason, want) || d.Unexplained != (want == "not explained") {
 			t.Errorf("%s: %+v, want %q", prefix, d, want)
 		}

@@ -1,25 +1,18 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drops is what the agent of a node tells `patchbay drops` about packets that were dropped, and the client that
-// asks. The agent listens on a Unix socket that only root may use. A client sends one Request as a line of JSON, and gets
-// a Line of JSON for each thing that the agent has to say.
+// Package drops is what the agent of a node tells `patchbay drops` about packets that were dropped.
 package drops
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/netip"
-	"path/filepath"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/sight"
 )
 
-// Socket returns where the agent listens, in the directory of records (paths.Paths.Run). `patchbayd node clean` removes it.
-func Socket(run string) string { return filepath.Join(run, "node", "drops.sock") }
+// Socket returns where the agent listens (sight.Socket).
+func Socket(run string) string { return sight.Socket(run, "drops") }
 
 // Kept is how many lines the agent keeps in memory.
 const Kept = 10000
@@ -31,30 +24,13 @@ type Request struct {
 	End    string `json:"end,omitempty"`    // only lines with this pod (namespace/name) or address at one end
 }
 
-// End is one end of a packet. Pod is empty if the agent knows no pod with the address.
-type End struct {
-	Address netip.Addr `json:"address"`
-	Pod     string     `json:"pod,omitempty"`
-}
-
-// String returns "shop/web 10.1.0.5".
-func (e End) String() string {
-	if e.Pod == "" {
-		return e.Address.String()
-	}
-	return e.Pod + " " + e.Address.String()
-}
-
-// is reports whether an end is meant by a word of a Request.
-func (e End) is(word string) bool { return word == e.Pod || word == e.Address.String() }
-
 // Drop is a packet that was dropped. Its addresses are those after destination NAT and before source NAT.
 type Drop struct {
 	Time      time.Time `json:"time"` // when the agent got it, up to 0.1 s later
 	Direction string    `json:"direction"`
 	Cause     string    `json:"cause"` // isolated, denied, closed, midstream or forged
-	From      End       `json:"from"`
-	To        End       `json:"to"`
+	From      sight.End `json:"from"`
+	To        sight.End `json:"to"`
 	Protocol  string    `json:"protocol"`
 	Port      uint16    `json:"port,omitempty"` // of the destination; of ICMP the type
 	Policies  []string  `json:"policies,omitempty"`
@@ -93,38 +69,10 @@ type Line struct {
 
 // Concerns reports whether a line is for a request. A More is about packets of all ends.
 func (l Line) Concerns(r Request) bool {
-	return r.End == "" || l.Drop != nil && (l.Drop.From.is(r.End) || l.Drop.To.is(r.End))
+	return r.End == "" || l.Drop != nil && (l.Drop.From.Is(r.End) || l.Drop.To.Is(r.End))
 }
 
-// ErrDial means that no agent listens.
-var ErrDial = errors.New("no agent that tells dropped packets runs on this node")
-
-// Ask calls each with every line of the agent, until the agent has said all, each returns an error, or ctx ends. If no
-// process listens at the path, the error wraps ErrDial.
+// Ask calls each with every line of the agent (sight.Ask).
 func Ask(ctx context.Context, path string, r Request, each func(Line) error) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDial, err)
-	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() }) //nolint:errcheck // it ends the reading
-	defer func() {
-		if stop() {
-			conn.Close() //nolint:errcheck // nothing more is written
-		}
-	}()
-	if err := json.NewEncoder(conn).Encode(r); err != nil {
-		return fmt.Errorf("ask the agent for dropped packets: %w", err)
-	}
-	for in := json.NewDecoder(conn); ; {
-		var l Line
-		switch err := in.Decode(&l); {
-		case ctx.Err() != nil, errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("read dropped packets from the agent: %w", err)
-		}
-		if err := each(l); err != nil {
-			return err
-		}
-	}
+	return sight.Ask(ctx, path, r, each)
 }

@@ -11,17 +11,16 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/patchbay-net/patchbay/daemons/internal/answer"
+	"github.com/patchbay-net/patchbay/daemons/internal/nflog"
 	"github.com/patchbay-net/patchbay/internal/drops"
+	"github.com/patchbay-net/patchbay/internal/sight"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
 )
 
@@ -67,13 +66,13 @@ func TestTally(t *testing.T) {
 }
 
 func dropTo(pod string) drops.Line {
-	return drops.Line{Drop: &drops.Drop{To: drops.End{Address: netip.MustParseAddr("10.1.0.2"), Pod: pod}}}
+	return drops.Line{Drop: &drops.Drop{To: sight.End{Address: netip.MustParseAddr("10.1.0.2"), Pod: pod}}}
 }
 
-// Only the last lines are kept, in their order, and a slow client loses lines and is told how many.
+// Only the last lines are kept, in their order, and lines for which a client is too slow are counted.
 func TestLines(t *testing.T) {
 	var l lines
-	f := l.follow(drops.Request{End: "shop/b"})
+	l.follow(drops.Request{End: "shop/b"})
 	missed := uint64(0)
 	for i := range drops.Kept + 5 {
 		missed += l.add(dropTo(fmt.Sprint("shop/", i)))
@@ -89,148 +88,8 @@ func TestLines(t *testing.T) {
 	if n := len(l.former(drops.Request{End: "10.1.0.2"})); n != drops.Kept {
 		t.Errorf("%d lines are about the address", n)
 	}
-	if want := uint64(drops.Kept + 5 - pending); missed != want || f.missed != want {
-		t.Errorf("%d lines are missing, %d of the client, want %d", missed, f.missed, want)
-	}
-	<-f.lines
-	<-f.lines
-	l.add(dropTo("shop/b"))
-	for range pending - 2 {
-		<-f.lines
-	}
-	if got := <-f.lines; got.Missed != missed {
-		t.Errorf("the client is told %+v, want %d missing lines", got, missed)
-	}
-	if got := <-f.lines; got.Drop == nil || f.missed != 0 {
-		t.Errorf("after the gap came %+v, and %d lines are missing", got, f.missed)
-	}
-}
-
-// A header is read as far as it is there.
-func TestHeader(t *testing.T) {
-	four := append([]byte{0x45, 9: unix.IPPROTO_TCP, 12: 10, 13: 1, 15: 1, 16: 10, 17: 1, 19: 2}, 0x80, 0, 0x15, 0x38)
-	six := append([]byte{0: 0x60, 6: unix.IPPROTO_ICMPV6, 8: 0xfd, 23: 1, 24: 0xfd, 39: 2}, 128, 0)
-	late := bytes.Clone(four)
-	late[7] = 1 // offset of a fragment
-	for _, c := range []struct {
-		b    []byte
-		want Packet
-	}{
-		{four, Packet{From: netip.MustParseAddr("10.1.0.1"), To: netip.MustParseAddr("10.1.0.2"), Protocol: 6, Port: 5432}},
-		{four[:22], Packet{From: netip.MustParseAddr("10.1.0.1"), To: netip.MustParseAddr("10.1.0.2"), Protocol: 6}},
-		{late, Packet{From: netip.MustParseAddr("10.1.0.1"), To: netip.MustParseAddr("10.1.0.2"), Protocol: 6}},
-		{six, Packet{From: netip.MustParseAddr("fd00::1"), To: netip.MustParseAddr("fd00::2"), Protocol: 58, Port: 128}},
-		{four[:19], Packet{}},
-		{nil, Packet{}},
-	} {
-		var got Packet
-		if got.header(c.b); got != c.want {
-			t.Errorf("% x is %+v, want %+v", c.b, got, c.want)
-		}
-	}
-}
-
-// FuzzDecode reads messages of any content.
-func FuzzDecode(f *testing.F) {
-	f.Add([]byte{8, 0, 12, 0, 0, 0, 0, 1})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if p, _, err := decode(b); err != nil && p.Port != 0 && p.Protocol == 0 {
-			t.Errorf("a port without a protocol: %+v", p)
-		}
-	})
-}
-
-// rules loads rules of nft in the namespace of the test.
-func rules(t *testing.T, text string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "rules.nft")
-	must(t, os.WriteFile(file, []byte(text), 0o600))
-	nettest.Need(t, nettest.Program("nft"))
-	t.Cleanup(func() { must(t, exec.Command("nft", "flush", "ruleset").Run()) })
-	out, err := exec.Command("nft", "-f", file).CombinedOutput()
-	if err != nil {
-		t.Fatalf("nft: %v: %s", err, out)
-	}
-}
-
-func sendUDP(t *testing.T, to string, n int) {
-	t.Helper()
-	conn, err := net.Dial("udp", to)
-	must(t, err)
-	defer conn.Close() //nolint:errcheck // a test
-	for range n {
-		if _, err := conn.Write([]byte("x")); err != nil && !errors.Is(err, unix.EPERM) { // the rule drops it
-			t.Fatal(err)
-		}
-	}
-}
-
-const telling = `table inet t { counter c { }
-	chain out { type filter hook output priority 0; udp dport 9 counter name c log prefix "patchbay egress denied" group 9472 snaplen 64 drop
-	}
-}`
-
-// The kernel's messages come with their prefix and ports. A second listener is refused while the first one lives.
-func TestListen(t *testing.T) {
-	rules(t, telling)
-	l, err := Listen(9472)
-	must(t, err)
-	if _, err := Listen(9472); !errors.Is(err, unix.EPERM) {
-		t.Errorf("a second listener got %v, want EPERM", err)
-	}
-	sendUDP(t, "127.0.0.1:9", 40)
-	var got []Packet
-	for len(got) < 40 {
-		list, lost, err := l.Receive()
-		must(t, err)
-		if lost > 0 {
-			t.Errorf("%d packets were lost", lost)
-		}
-		got = append(got, list...)
-	}
-	for _, p := range got {
-		p.Time = time.Time{}
-		home := netip.MustParseAddr("127.0.0.1")
-		if want := (Packet{Prefix: "patchbay egress denied", From: home, To: home, Protocol: 17, Port: 9}); p != want {
-			t.Errorf("got %+v, want %+v", p, want)
-		}
-	}
-	must(t, l.Close())
-	again, err := Listen(9472)
-	must(t, err)
-	must(t, again.Close())
-}
-
-// What does not fit into the socket is counted by the numbers of the messages.
-func TestLostIsCounted(t *testing.T) {
-	rules(t, telling)
-	l, err := Listen(9472)
-	must(t, err)
-	defer l.Close() //nolint:errcheck // a test
-	must(t, l.conn.SetReadBuffer(4096))
-	const sent = 3000
-	sendUDP(t, "127.0.0.1:9", sent)
-	got, lost := drain(t, l)
-	if got == sent {
-		t.Fatalf("all %d packets fit into the socket", sent)
-	}
-	sendUDP(t, "127.0.0.1:9", 1) // the gap shows with the next message
-	more, late := drain(t, l)
-	if sum := got + more + int(lost+late); sum != sent+1 {
-		t.Errorf("got %d and lost %d packets, together %d, want %d", got+more, lost+late, sum, sent+1)
-	}
-}
-
-// drain receives until nothing comes for a while.
-func drain(t *testing.T, l *Listener) (got int, lost uint64) {
-	for {
-		must(t, l.conn.SetReadDeadline(time.Now().Add(5*waits*10*time.Millisecond)))
-		list, n, err := l.Receive()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return got, lost
-		}
-		must(t, err)
-		got, lost = got+len(list), lost+n
+	if want := uint64(drops.Kept + 5 - answer.Pending); missed != want {
+		t.Errorf("%d lines are missing, want %d", missed, want)
 	}
 }
 
@@ -248,8 +107,8 @@ func newFake(t *testing.T) *fake {
 	l, err := net.Listen("unix", f.path)
 	must(t, err)
 	f.Service = New(Options{
-		Group: 9472, Listener: l, Failed: func(error) {}, Explain: func(p Packet) drops.Drop {
-			return drops.Drop{Direction: in.Direction, Cause: in.Cause, From: drops.End{Address: p.From}, To: drops.End{Address: p.To, Pod: "shop/b"}}
+		Group: 9472, Listener: l, Failed: func(error) {}, Explain: func(p nflog.Packet) drops.Drop {
+			return drops.Drop{Direction: in.Direction, Cause: in.Cause, From: sight.End{Address: p.From}, To: sight.End{Address: p.To, Pod: "shop/b"}}
 		},
 		Counters: func() (map[Kind]uint64, error) {
 			f.mu.Lock()
@@ -259,7 +118,7 @@ func newFake(t *testing.T) *fake {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { f.serve(ctx, &wg) })
+	wg.Go(func() { answer.Clients(ctx, &wg, l, func(c *answer.Client) { f.answer(ctx, c) }) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	must(t, f.count())
 	return f
@@ -269,7 +128,7 @@ func (f *fake) drop(told, more int) {
 	f.mu.Lock()
 	f.counters[in] += uint64(told + more)
 	f.mu.Unlock()
-	f.receive(slices.Repeat([]Packet{{From: netip.MustParseAddr("10.1.0.1"), To: netip.MustParseAddr("10.1.0.2")}}, told), 0)
+	f.receive(slices.Repeat([]nflog.Packet{{From: netip.MustParseAddr("10.1.0.1"), To: netip.MustParseAddr("10.1.0.2")}}, told), 0)
 }
 
 // A client gets the former lines and the totals; one that follows gets new lines, too.
@@ -315,7 +174,7 @@ func TestServeNonsense(t *testing.T) {
 		t.Errorf("got %s", b[:n])
 	}
 	err = drops.Ask(t.Context(), f.path+"x", drops.Request{}, nil)
-	if !errors.Is(err, drops.ErrDial) {
+	if !errors.Is(err, sight.ErrDial) {
 		t.Errorf("without an agent: %v", err)
 	}
 }

@@ -6,11 +6,9 @@ package drops
 import (
 	"slices"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/answer"
 	"github.com/patchbay-net/patchbay/internal/drops"
 )
-
-// pending is how many lines wait for one client.
-const pending = 1024
 
 // lines keeps the last lines, and gives new ones to those that follow.
 type lines struct {
@@ -22,8 +20,7 @@ type lines struct {
 // follower is a client that waits for new lines.
 type follower struct {
 	request drops.Request
-	lines   chan drops.Line
-	missed  uint64 // did not fit
+	queue   *answer.Queue[drops.Line]
 }
 
 // add keeps a line, and returns for how many followers there was no room.
@@ -35,37 +32,16 @@ func (l *lines) add(line drops.Line) (missed uint64) {
 		l.next = (l.next + 1) % drops.Kept
 	}
 	for f := range l.followers {
-		if !f.give(line) {
+		if line.Concerns(f.request) && !f.queue.Give(line) {
 			missed++
 		}
 	}
 	return missed
 }
 
-// give passes a line on, or counts it. It never waits: a client must not keep the reader from reading.
-func (f *follower) give(line drops.Line) bool {
-	if !line.Concerns(f.request) {
-		return true
-	}
-	if f.missed > 0 {
-		select {
-		case f.lines <- drops.Line{Missed: f.missed}:
-			f.missed = 0
-		default:
-		}
-	}
-	select {
-	case f.lines <- line:
-		return true
-	default:
-		f.missed++
-		return false
-	}
-}
-
 // follow adds a follower.
 func (l *lines) follow(r drops.Request) *follower {
-	f := &follower{request: r, lines: make(chan drops.Line, pending)}
+	f := &follower{r, answer.NewQueue(func(missed uint64) drops.Line { return drops.Line{Missed: missed} })}
 	if l.followers == nil {
 		l.followers = map[*follower]bool{}
 	}

@@ -1,6 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package drops reads what the kernel's rules tell about packets that they drop, keeps the last lines, and serves them to
+// `patchbay drops` (internal/drops). It knows no policies: its caller names the ends of a packet and the reason.
+//
+// The kernel tells a flow once in ten seconds, within limits (internal/nft/tell.go), and counts every packet. The
+// difference of the counters is what was not shown.
 package drops
 
 import (
@@ -14,18 +19,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/daemons/internal/answer"
+	"github.com/patchbay-net/patchbay/daemons/internal/nflog"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/drops"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
-const (
-	// sayEvery is how often a Service says how many packets were not shown.
-	sayEvery = 10 * time.Second
-
-	// arrives is longer than a message is on its way: the kernel keeps it for waits hundredths of a second.
-	arrives = 3 * waits * 10 * time.Millisecond
-)
+// sayEvery is how often a Service says how many packets were not shown.
+const sayEvery = 10 * time.Second
 
 // Options are what a Service needs.
 type Options struct {
@@ -38,7 +40,7 @@ type Options struct {
 	Counters func() (map[Kind]uint64, error)
 
 	// Explain names the ends of a packet and the reason. It is called by one goroutine.
-	Explain func(Packet) drops.Drop
+	Explain func(nflog.Packet) drops.Drop
 
 	// Failed gets an error while packets are not told, and nil once they are.
 	Failed func(error)
@@ -63,7 +65,7 @@ func (s *Service) Run(ctx context.Context) {
 	wg.Go(func() { resident.Keep(ctx, s.fail, func() error { return s.listen(ctx) }) })
 	wg.Go(func() { s.say(ctx) })
 	if s.opts.Listener != nil {
-		wg.Go(func() { s.serve(ctx, &wg) })
+		wg.Go(func() { answer.Clients(ctx, &wg, s.opts.Listener, func(c *answer.Client) { s.answer(ctx, c) }) })
 	}
 	wg.Wait()
 }
@@ -81,7 +83,7 @@ func (s *Service) listen(ctx context.Context) error {
 	if err := s.count(); err != nil {
 		return err
 	}
-	l, err := Listen(s.opts.Group)
+	l, err := nflog.Listen(s.opts.Group)
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("group %d of NFLOG has another reader, so dropped packets are counted and not told: end that program, or choose another group with --drops-group", s.opts.Group)
 	}
@@ -108,7 +110,7 @@ func (s *Service) listen(ctx context.Context) error {
 }
 
 // receive keeps what the kernel told.
-func (s *Service) receive(list []Packet, lost uint64) {
+func (s *Service) receive(list []nflog.Packet, lost uint64) {
 	found := make([]drops.Drop, len(list))
 	for i, p := range list {
 		found[i] = s.opts.Explain(p)
@@ -142,7 +144,7 @@ func (s *Service) count() error {
 
 // say says now and then how many packets were not shown, until ctx ends.
 func (s *Service) say(ctx context.Context) {
-	for clock.Sleep(ctx, sayEvery-arrives) {
+	for clock.Sleep(ctx, sayEvery-nflog.Late) {
 		if s.settle(ctx) != nil { // the next time says it
 			continue
 		}
@@ -158,7 +160,7 @@ func (s *Service) say(ctx context.Context) {
 func (s *Service) settle(ctx context.Context) error {
 	err := s.count()
 	if err == nil {
-		clock.Sleep(ctx, arrives)
+		clock.Sleep(ctx, nflog.Late)
 	}
 	return err
 }

@@ -1,13 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drops reads what the kernel's rules tell to a group of NFLOG about packets that they drop, keeps the last lines,
-// and serves them to `patchbay drops` (internal/drops). It knows no policies: its caller names the ends of a packet and
-// the reason.
-//
-// The kernel tells a flow once in ten seconds, within limits (internal/nft/tell.go), and counts every packet. The
-// difference of the counters is what was not shown. The numbers of messages tell how many were lost on the way.
-package drops
+// Package nflog reads what the kernel's rules tell to a group of NFLOG about packets. Messages have numbers, so it is known
+// how many were lost on the way.
+package nflog
 
 import (
 	"encoding/binary"
@@ -48,6 +44,9 @@ const (
 
 	// copied has an IPv6 header and the ports. No more of a packet ever leaves the kernel.
 	copied = 64
+
+	// Late is longer than a message is on its way: the kernel keeps it for waits hundredths of a second.
+	Late = 3 * waits * 10 * time.Millisecond
 
 	// socketBuffer has room, in bytes, for what comes while the agent is busy.
 	socketBuffer = 1 << 20
