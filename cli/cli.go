@@ -159,6 +159,7 @@ func (a *app) commands() []command {
 		{name: "network", short: "create, remove, list and validate networks", long: networkLong, data: newNetworkCommand(a)},
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},
 		{name: "why", short: "explain what network policies do with a packet", long: whyLong, data: &whyCommand{app: a}},
+		{name: "trace", short: "send a packet, and show where it ends and what mends it", long: traceLong, data: &traceCommand{app: a}},
 		{name: "drops", short: "show packets that network policies dropped", long: dropsLong, data: &dropsCommand{app: a}},
 		{name: "doctor", short: "find what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
 		{name: "repair", short: "restore what is missing on the host", long: repairLong, data: &repairCommand{app: a}},

@@ -74,7 +74,7 @@ func (q *serviceQuestion) answer(to []netip.Addr) (*Answer, error) {
 		return nil, err
 	}
 	var verdicts []Packet
-	for _, pair := range pairs(q.from, End{Interfaces: []Interface{{Addrs: to}}}) {
+	for _, pair := range Pairs(q.from, End{Interfaces: []Interface{{Addrs: to}}}) {
 		t, err := q.translate(pair[0], pair[1])
 		if err != nil {
 			return nil, err

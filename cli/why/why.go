@@ -136,7 +136,7 @@ func (q *question) answer() (*Answer, error) {
 	if err := q.compare(); err != nil {
 		return nil, err
 	}
-	for _, pair := range pairs(q.from, q.to) {
+	for _, pair := range Pairs(q.from, q.to) {
 		p, err := q.judge(pair[0], pair[1])
 		if err != nil {
 			return nil, err
@@ -170,9 +170,9 @@ func together(list []Packet) (v Verdict) {
 	return v
 }
 
-// pairs returns the addresses between which a packet may go: of one family and, for two pods, of one
+// Pairs returns the addresses between which a packet may go: of one family and, for two pods, of one
 // network if they share any.
-func pairs(from, to End) (list [][2]netip.Addr) {
+func Pairs(from, to End) (list [][2]netip.Addr) {
 	shared := false
 	for _, same := range []bool{true, false} {
 		for _, f := range from.Interfaces {

@@ -81,7 +81,7 @@ func TestPairs(t *testing.T) {
 		"the world":      {End{Interfaces: []Interface{{Addrs: []netip.Addr{{}}}}}, "10.1.0.2-invalid IP fd01::2-invalid IP 10.2.0.2-invalid IP"},
 	} {
 		var got []string
-		for _, p := range pairs(web, c.to) {
+		for _, p := range Pairs(web, c.to) {
 			got = append(got, p[0].String()+"-"+p[1].String())
 		}
 		if strings.Join(got, " ") != c.want {

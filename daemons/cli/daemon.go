@@ -79,6 +79,7 @@ func (a *app) parser() (*flags.Parser, error) {
 		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
 		{"node", "prepare a Kubernetes node for its pods", nodeLong, newNodeCommand(a)},
 		{"plugins", "run the calls of plugins in a process that stays", pluginsLong, &pluginsCommand{}},
+		{"trace", "send the packet of patchbay trace", traceLong, &traceCommand{}},
 		{"completion", "print a shell completion script", completionLong, &completionCommand{}},
 		{"man", "print the man page", manLong, &manCommand{app: a}},
 		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
@@ -115,9 +116,15 @@ func longFlags(args []string) []string {
 // report prints an error and returns the exit status.
 func (a *app) report(err error) int {
 	var mistake usageError
+	var ended statusError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &ended):
+		if ended.error != nil {
+			a.print("error", ended.error)
+		}
+		return ended.status
 	case isHelp(err):
 		fmt.Fprint(os.Stdout, terminal.ActiveHelp(a.parsed, terminal.Width(os.Stdout))) //nolint:errcheck // help
 		return 0
@@ -135,6 +142,20 @@ const exitUsage = 2
 
 // usageError is a mistake on the command line that the library does not detect.
 type usageError struct{ error }
+
+// statusError is the end of a command with a status of its own. Without an error nothing is printed.
+type statusError struct {
+	error
+	status int
+}
+
+// Error returns the text of the error, if there is one.
+func (e statusError) Error() string {
+	if e.error == nil {
+		return ""
+	}
+	return e.error.Error()
+}
 
 // noArgs returns an error if a command without arguments gets some. A service that ignored a word
 // would not do what the user meant.

@@ -37,6 +37,11 @@ func openSocket() (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newSocket(s)
+}
+
+// newSocket takes ownership of a socket that is bound.
+func newSocket(s rawnl.Socket) (*socket, error) {
 	// The kernel then adds a text to its errors.
 	if err := unix.SetsockoptInt(int(s), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1); err != nil {
 		return nil, errors.Join(os.NewSyscallError("setsockopt", err), s.Close())
