@@ -34,7 +34,8 @@ it failed: the network, a plugin, the kernel
 a mistake on the command line
 .TP
 0, 1, 2
-why: allowed, dropped, not known or failed
+why: allowed, dropped, not known or failed; trace: the packet arrives, ends or
+is refused, could not be sent
 .TP
 0, 1, 2, 3
 doctor: healthy, warnings, problems, could not run

@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/cli/netmap"
 	"github.com/patchbay-net/patchbay/cli/why"
 	"github.com/patchbay-net/patchbay/internal/terminal"
+	"github.com/patchbay-net/patchbay/internal/trace"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -55,6 +56,10 @@ func TestShapes(t *testing.T) {
 		{"`why --json SERVICE`", why.Service{}},
 		{"of a frontend", why.Front{}},
 		{"of its clients", why.Clients{}},
+		{"`trace --json`", trace.Report{}},
+		{"of what ends a packet", trace.Finding{}},
+		{"of an expectation", trace.Expectation{}},
+		{"of a step of a packet", trace.Step{}},
 		{"`repair --json`", repaired{}},
 		{"`plugin list --json`: an array", pluginInfo{}},
 		{"`install --json`", installed{}},

@@ -44,11 +44,14 @@ func (c *traceCommand) Execute(args []string) error {
 	}
 	text := printableLines(r.Text())
 	if c.JSON {
-		b, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
+		var b strings.Builder
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "    ")
+		if err := enc.Encode(r); err != nil {
 			return err
 		}
-		text = string(b) + "\n"
+		text = b.String()
 	}
 	if _, err := io.WriteString(os.Stdout, text); err != nil {
 		return err

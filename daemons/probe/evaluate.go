@@ -23,12 +23,12 @@ func (t *tracer) evaluate() {
 	switch {
 	case err != nil:
 		f := t.routeFinding(at, err, 0, src, t.To.Addr)
-		t.look(at.name, f.Text, &f)
+		t.expect(at.name, f.Text, &f)
 	default:
 		if !src.IsValid() {
 			src = nl.AddrOf(r.Src)
 		}
-		t.look(at.name, "route to "+t.To.Addr.String()+at.way(r), t.down(at, r.LinkIndex))
+		t.expect(at.name, "route to "+t.To.Addr.String()+at.way(r), t.down(at, r.LinkIndex))
 		if in := t.hostLink(r.LinkIndex); in != 0 && !t.Translated {
 			t.evaluateHost(in, src)
 		}
@@ -38,7 +38,7 @@ func (t *tracer) evaluate() {
 		if !p.Allowed {
 			f = &trace.Finding{Where: t.host().name, Cause: trace.Policy, Text: p.Text}
 		}
-		t.look(t.host().name, "network policies: "+p.Text, f)
+		t.expect(t.host().name, "network policies: "+p.Text, f)
 	}
 	if at := t.target(); at != nil && at != t.source() && src.IsValid() {
 		t.evaluateBack(at, src)
@@ -51,10 +51,10 @@ func (t *tracer) evaluateHost(in int, src netip.Addr) {
 	r, err := h.route(t.To.Addr, in, src)
 	if err != nil {
 		f := t.routeFinding(h, err, in, src, t.To.Addr)
-		t.look(h.name, f.Text, &f)
+		t.expect(h.name, f.Text, &f)
 		return
 	}
-	t.look(h.name, fmt.Sprintf("what comes in by %s goes to %s%s", h.link(in), t.To.Addr, h.way(r)), t.down(h, r.LinkIndex))
+	t.expect(h.name, fmt.Sprintf("what comes in by %s goes to %s%s", h.link(in), t.To.Addr, h.way(r)), t.down(h, r.LinkIndex))
 }
 
 // evaluateBack asks whether a target has a route for its answer.
@@ -63,15 +63,15 @@ func (t *tracer) evaluateBack(at *place, src netip.Addr) {
 	if err != nil {
 		f := t.routeFinding(at, err, 0, t.To.Addr, src)
 		f.Cause, f.Text = trace.NoWayBack, "the answer has no way back: "+f.Text
-		t.look(at.name, f.Text, &f)
+		t.expect(at.name, f.Text, &f)
 		return
 	}
-	t.look(at.name, "the answer goes back to "+src.String()+at.way(r), t.down(at, r.LinkIndex))
+	t.expect(at.name, "the answer goes back to "+src.String()+at.way(r), t.down(at, r.LinkIndex))
 }
 
-// look adds a step of the evaluation. The first one that fails is what it expects.
-func (t *tracer) look(where, text string, f *trace.Finding) {
-	t.report.Evaluation = append(t.report.Evaluation, trace.Look{Where: where, Text: text, OK: f == nil})
+// expect adds a step of the evaluation. The first one that fails is what it expects.
+func (t *tracer) expect(where, text string, f *trace.Finding) {
+	t.report.Evaluation = append(t.report.Evaluation, trace.Expectation{Where: where, Text: text, OK: f == nil})
 	if f != nil && t.expected == nil {
 		t.expected = f
 	}

@@ -113,8 +113,8 @@ func (o *sight) came(hook string) bool {
 	return false
 }
 
-// left reports whether packets left the place by a link: through the last hook of IP, and if that link is a bridge, also of the bridge.
-func (o *sight) left() bool { return o.last.hook == "postrouting" && o.last.end }
+// departed reports whether packets left the place by a link: through the last hook of IP, and if that link is a bridge, also of the bridge.
+func (o *sight) departed() bool { return o.last.hook == "postrouting" && o.last.end }
 
 // bridged reports whether a bridge forwarded the packets, and the host's routing did not see them.
 func (o *sight) bridged() bool {

@@ -54,7 +54,7 @@ func (t *tracer) unanswered(s *shot) {
 	f := t.ends(s, answer)
 	switch {
 	case t.target() == nil && !sent.seen():
-		r.Verdict, r.Finding = trace.Left, t.gone(s)
+		r.Verdict, r.Finding = trace.Left, t.noAnswer(s)
 		if r.Finding != nil && r.Finding.Cause == trace.Masquerade {
 			r.Verdict = trace.Ends
 		}
@@ -93,9 +93,9 @@ func (t *tracer) ends(s *shot, k kind) *trace.Finding {
 		return t.inHook(v, k)
 	case final && of.came("input"):
 		return nil
-	case of.left() && reach < len(order)-1:
+	case of.departed() && reach < len(order)-1:
 		return t.between(s, v, order[reach+1], k)
-	case of.left() && k == probe && t.target() == nil:
+	case of.departed() && k == probe && t.target() == nil:
 		return nil
 	}
 	return t.inRouting(s, v, k, final)
@@ -302,8 +302,8 @@ func (t *tracer) refused(s *shot) trace.Finding {
 	return t.routeFinding(at, s.refused, 0, s.src, s.dst)
 }
 
-// gone explains why no answer came from outside.
-func (t *tracer) gone(s *shot) *trace.Finding {
+// noAnswer explains why no answer came from outside.
+func (t *tracer) noAnswer(s *shot) *trace.Finding {
 	v := s.views[t.last()]
 	of := &v.of[probe]
 	if !of.seen() {

@@ -44,7 +44,7 @@ type tracer struct {
 
 // Trace answers a question. It leaves nothing in the kernel.
 func (h Host) Trace(q trace.Question) (r *trace.Report, err error) {
-	t := &tracer{Host: h, Question: q, report: &trace.Report{From: q.From.Word, To: q.To.Word, Port: q.Service(), Evaluation: []trace.Look{}, Steps: []trace.Step{}}}
+	t := &tracer{Host: h, Question: q, report: &trace.Report{From: q.From.Word, To: q.To.Word, Port: q.Service(), Evaluation: []trace.Expectation{}, Steps: []trace.Step{}}}
 	defer t.close()
 	if err := t.enter(); err != nil {
 		return nil, err

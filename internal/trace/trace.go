@@ -69,8 +69,8 @@ type Finding struct {
 	Fix   string `json:"fix,omitempty"`
 }
 
-// Look is one step of the evaluation.
-type Look struct {
+// Expectation is one step of the evaluation.
+type Expectation struct {
 	Where string `json:"where"`
 	Text  string `json:"text"`
 	OK    bool   `json:"ok"`
@@ -89,15 +89,15 @@ type Step struct {
 
 // Report is the answer.
 type Report struct {
-	From         string   `json:"from"`
-	To           string   `json:"to"`
-	Port         string   `json:"port"`
-	Verdict      Verdict  `json:"verdict"`
-	Finding      *Finding `json:"finding,omitempty"`
-	Evaluation   []Look   `json:"evaluation"`
-	Disagreement string   `json:"disagreement,omitempty"` // of evaluation and probe
-	Steps        []Step   `json:"steps"`
-	Notes        []string `json:"notes,omitempty"`
+	From         string        `json:"from"`
+	To           string        `json:"to"`
+	Port         string        `json:"port"`
+	Verdict      Verdict       `json:"verdict"`
+	Finding      *Finding      `json:"finding,omitempty"`
+	Evaluation   []Expectation `json:"evaluation"`
+	Disagreement string        `json:"disagreement,omitempty"` // of evaluation and probe
+	Steps        []Step        `json:"steps"`
+	Notes        []string      `json:"notes,omitempty"`
 }
 
 // Note adds a remark.
