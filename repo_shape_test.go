@@ -105,6 +105,7 @@ func TestWhoStartsPrograms(t *testing.T) {
 		"plugin/dhcp/start.go":    "patchbayd, where its package puts it",
 		"cli/run.go":              "waits for the command the user typed",
 		"cli/inside.go":           "the command the user typed",
+		"cli/trace.go":            "patchbayd trace, with fixed arguments and no shell",
 		"cli/again.go":            "waits for this program, run again",
 		"internal/apart/apart.go": "this program again, in new namespaces",
 
