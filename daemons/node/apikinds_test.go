@@ -19,6 +19,7 @@ type jsonKind struct {
 	absent  bool       // the server does not have the kind
 	refuse  int        // status of all answers; 0: none
 	noInit  bool       // no watch begins with all objects, as before Kubernetes 1.32
+	oldEtcd bool       // nor here, but the watch is opened, as Kubernetes does with an old etcd
 	objects map[string]string
 	log     []jsonChange
 	oldest  int
@@ -150,7 +151,7 @@ func (k *jsonKind) watch(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	k.watches++
 	initial := query.Get("sendInitialEvents") == "true"
-	gone := !initial && from < k.oldest
+	gone, unable := !initial && from < k.oldest, initial && k.oldEtcd
 	var first []jsonChange
 	if initial {
 		for _, text := range k.objects {
@@ -169,6 +170,10 @@ func (k *jsonKind) watch(w http.ResponseWriter, r *http.Request) {
 	}
 	if gone {
 		send([]jsonChange{{0, "ERROR", `{"kind":"Status","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`}})
+		return
+	}
+	if unable {
+		send([]jsonChange{{0, "ERROR", `{"kind":"Status","status":"Failure","reason":"InternalError","code":500,"message":"the required storage feature is disabled"}`}})
 		return
 	}
 	send(first)

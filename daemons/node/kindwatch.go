@@ -165,8 +165,11 @@ func (w *kindWatch) watch(ctx context.Context, o metav1.ListOptions) (watch.Inte
 	return watch.NewStreamWatcher(events, events), nil
 }
 
-// refused reports whether a server does not send the objects in a watch. Then they are listed.
-func refused(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) }
+// refused reports whether a server does not send the objects in a watch. Then they are listed. With an etcd older than 3.4.25 or 3.5.8, which has no
+// RequestWatchProgress, Kubernetes 1.36 calls it an internal error (Cacher.Watch in k8s.io/apiserver/pkg/storage/cacher).
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsInternalError(err)
+}
 
 func (w *kindWatch) open(ctx context.Context, o metav1.ListOptions) (*jsonEvents, error) {
 	o.Watch = true
@@ -174,19 +177,19 @@ func (w *kindWatch) open(ctx context.Context, o metav1.ListOptions) (*jsonEvents
 	if err != nil {
 		return nil, err
 	}
-	events := newJSONEvents(body, func(err error) {
+	events := newJSONEvents(body, func(error) {}) // watch reports the errors of initial
+	if o.SendInitialEvents != nil {
+		late := time.AfterFunc(listTime, events.Close)
+		defer late.Stop()
+		if err := w.initial(ctx, events); err != nil {
+			events.Close()
+			return nil, err
+		}
+	}
+	events.lost = func(err error) {
 		if ctx.Err() == nil {
 			w.report(err)
 		}
-	})
-	if o.SendInitialEvents == nil {
-		return events, nil
-	}
-	late := time.AfterFunc(listTime, events.Close)
-	defer late.Stop()
-	if err := w.initial(ctx, events); err != nil {
-		events.Close()
-		return nil, err
 	}
 	return events, nil
 }

@@ -83,12 +83,17 @@ func TestPolicyOfAnEmptyServer(t *testing.T) {
 	l.awaitJudged(webAddr, false)
 }
 
-// TestPolicyPages uses a server that makes pages, and does not send all objects in a watch.
+// TestPolicyPages uses servers that make pages, and do not send all objects in a watch. This is no failure.
 func TestPolicyPages(t *testing.T) {
+	t.Run("before Kubernetes 1.32", func(t *testing.T) { policyPages(t, func(k *jsonKind) { k.noInit = true }) })
+	t.Run("with an old etcd", func(t *testing.T) { policyPages(t, func(k *jsonKind) { k.oldEtcd = true }) })
+}
+
+func policyPages(t *testing.T, change func(*jsonKind)) {
 	l := newPolicyLab(t)
 	l.api.say(func(s *apiServer) {
 		for _, k := range s.kinds {
-			k.noInit = true
+			change(k)
 		}
 	})
 	for i := range 2*pageSize + 1 {
@@ -107,6 +112,9 @@ func TestPolicyPages(t *testing.T) {
 	l.awaitJudged(webAddr, false)
 	if problems := l.trouble.problems.All(); len(problems) > 0 {
 		t.Error(problems)
+	}
+	if page := httpRecorder(l.Handler(), "/metrics"); !strings.Contains(page, "\npatchbay_node_api_errors_total 0\n") {
+		t.Error("requests failed")
 	}
 }
 
