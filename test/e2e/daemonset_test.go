@@ -118,11 +118,18 @@ func agentArchive(image string) string {
 // nextProgram is our program of the other build.
 func nextProgram() string { return os.Getenv(workEnv) + "/next/patchbay" }
 
-// buildAgentImages makes the image of the programs under test, and one with other bytes.
+// buildAgentImage makes the image of the programs under test.
+func buildAgentImage(t *testing.T) {
+	t.Helper()
+	buildAgent(t)
+	run(t, "go", "run", "../../daemons/dist/image", agentArchive(agentImage), agentImage, patchbay(), patchbayd())
+}
+
+// buildAgentImages makes this image, and one with other bytes.
 func buildAgentImages(t *testing.T) {
 	t.Helper()
+	buildAgentImage(t)
 	for _, err := range []error{
-		goBuild(patchbayd(), "../../daemons/cmd/patchbayd"),
 		goBuild(nextProgram(), "../../cmd/patchbay", "-ldflags=-s"),
 		goBuild(nextProgram()+"d", "../../daemons/cmd/patchbayd", "-ldflags=-s"),
 	} {
@@ -130,7 +137,6 @@ func buildAgentImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	run(t, "go", "run", "../../daemons/dist/image", agentArchive(agentImage), agentImage, patchbay(), patchbayd())
 	run(t, "go", "run", "../../daemons/dist/image", agentArchive(nextImage), nextImage, nextProgram(), nextProgram()+"d")
 }
 
@@ -146,7 +152,12 @@ func (k *cluster) applyManifest() {
 		k.Fatal(err)
 	}
 	const ipv4 = "            - --cluster-cidr=10.244.0.0/16\n"
-	manifest := strings.Replace(string(raw), ipv4, ipv4+"            - --cluster-cidr=fd00:244::/56\n", 1)
+	k.applyAgents(strings.Replace(string(raw), ipv4, ipv4+"            - --cluster-cidr=fd00:244::/56\n", 1))
+}
+
+// applyAgents applies a manifest and waits until the agents are ready.
+func (k *cluster) applyAgents(manifest string) {
+	k.Helper()
 	k.applyText(manifest)
 	k.kubectl("rollout", "status", "-n", "kube-system", "daemonset/patchbay", "--timeout=3m")
 }

@@ -106,8 +106,14 @@ func (s *flowing) lost(when string) {
 // process is the process id of a pod's program.
 func (k *cluster) process(pod string) string {
 	k.Helper()
-	id := k.kubectl("get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}")
-	node := k.kubectl("get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
+	return k.processIn("default", pod)
+}
+
+// processIn is that of a pod in a namespace.
+func (k *cluster) processIn(namespace, pod string) string {
+	k.Helper()
+	id := k.kubectl("get", "pod", "-n", namespace, pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}")
+	node := k.kubectl("get", "pod", "-n", namespace, pod, "-o", "jsonpath={.spec.nodeName}")
 	for line := range strings.Lines(k.node(node, "ctr", "-a", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "ls")) {
 		if f := strings.Fields(line); len(f) > 1 && "containerd://"+f[0] == id {
 			return f[1]

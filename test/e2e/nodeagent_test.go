@@ -11,10 +11,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/patchbay-net/patchbay/daemons/test/chart"
 )
 
 // patchbayd is the program of the agent.
@@ -83,30 +86,16 @@ func TestNodeAgent(t *testing.T) {
 	})
 }
 
-// agentAccount makes the agent's ServiceAccount with its rights, and its kubeconfig.
+// agentAccount makes the agent's ServiceAccount with the rights that the chart gives it, and its kubeconfig.
 func (k *cluster) agentAccount() {
 	k.Helper()
-	k.apply(object{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": object{"name": "agent", "namespace": "kube-system"}})
-	k.apply(object{
-		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": object{"name": "agent"},
-		"rules": []object{
-			{"apiGroups": []string{""}, "resources": []string{"nodes", "pods", "namespaces"}, "verbs": []string{"list", "watch"}},
-			{"apiGroups": []string{"networking.k8s.io"}, "resources": []string{"networkpolicies"}, "verbs": []string{"list", "watch"}},
-			{"apiGroups": []string{"policy.networking.k8s.io"}, "resources": []string{"clusternetworkpolicies"}, "verbs": []string{"list", "watch"}},
-			{"apiGroups": []string{"apiextensions.k8s.io"}, "resources": []string{"customresourcedefinitions"}, "resourceNames": []string{"clusternetworkpolicies.policy.networking.k8s.io"}, "verbs": []string{"list", "watch"}},
-			{"apiGroups": []string{""}, "resources": []string{"events"}, "verbs": []string{"create"}},
-		},
-	})
-	k.apply(object{
-		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": object{"name": "agent"},
-		"roleRef":  object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "agent"},
-		"subjects": []object{{"kind": "ServiceAccount", "name": "agent", "namespace": "kube-system"}},
-	})
+	objects := strings.Split(chart.Render(k, func(v map[string]any) { v["services"] = slices.Contains(k.agentFlags, withServices) }), "\n---\n")
+	k.applyText(strings.Join(objects[:3], "\n---\n")) // the account, its role, and the binding
 	admin, err := os.ReadFile(k.dir + "/cfg/admin.kubeconfig")
 	if err != nil {
 		k.Fatal(err)
 	}
-	token := strings.TrimSpace(k.kubectl("create", "token", "agent", "-n", "kube-system"))
+	token := strings.TrimSpace(k.kubectl("create", "token", "patchbay", "-n", "kube-system", "--duration=8h"))
 	var lines []string
 	for _, line := range strings.Split(string(admin), "\n") {
 		if strings.HasPrefix(line, "users:") {

@@ -6,6 +6,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"strings"
@@ -93,20 +94,36 @@ func (k *cluster) podNetwork(nodes ...string) {
 // service makes a Service of both families on port 80, in front of a pod.
 func (k *cluster) service(pod string) {
 	k.Helper()
+	k.serviceWith(pod, object{"app": pod}, 0, nil)
+}
+
+// serviceWith makes a Service as service does, in front of the pods with these labels, with further fields of its spec. If nodePort is not
+// 0, both protocols have this node port.
+func (k *cluster) serviceWith(name string, selector object, nodePort int, further object) {
+	k.Helper()
 	port := func(protocol string) object {
-		return object{"name": strings.ToLower(protocol), "protocol": protocol, "port": 80, "targetPort": probePort}
+		p := object{"name": strings.ToLower(protocol), "protocol": protocol, "port": 80, "targetPort": probePort}
+		if nodePort != 0 {
+			p["nodePort"] = nodePort
+		}
+		return p
 	}
-	k.apply(object{
-		"apiVersion": "v1", "kind": "Service", "metadata": object{"name": pod},
-		"spec": object{"selector": object{"app": pod}, "ipFamilyPolicy": "PreferDualStack", "ports": []object{port("TCP"), port("UDP")}},
-	})
+	spec := object{"selector": selector, "ipFamilyPolicy": "PreferDualStack", "ports": []object{port("TCP"), port("UDP")}}
+	maps.Copy(spec, further)
+	k.apply(object{"apiVersion": "v1", "kind": "Service", "metadata": object{"name": name}, "spec": spec})
+}
+
+// clusterIPs returns the addresses of a Service.
+func (k *cluster) clusterIPs(service string) []string {
+	k.Helper()
+	return strings.Fields(k.kubectl("get", "service", service, "-o", "jsonpath={.spec.clusterIPs[*]}"))
 }
 
 // proveService asks the Service of a pod from other pods, whose addresses the pod must see. It
 // also asks from the pod itself, which must reach itself through the Service.
 func (k *cluster) proveService(how, pod string, others ...string) {
 	k.Helper()
-	for i, vip := range strings.Fields(k.kubectl("get", "service", pod, "-o", "jsonpath={.spec.clusterIPs[*]}")) {
+	for i, vip := range k.clusterIPs(pod) {
 		for _, network := range []string{"tcp", "udp"} {
 			k.ask(how+", hairpin", pod, network, hostPort(vip, 80))
 			for _, other := range others {

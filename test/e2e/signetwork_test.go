@@ -6,6 +6,7 @@ package e2e
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/patchbay-net/patchbay/internal/test/reftest"
 )
@@ -22,11 +25,27 @@ import (
 //go:embed testdata/signetwork.txt
 var signetwork string
 
-// specs are the lists of that file by the line above them, without its colon.
+// signetworkServices lists those of them that run without kube-proxy, and why not the others.
+//
+//go:embed testdata/signetworkservices.txt
+var signetworkServices string
+
+// specs are the lists of signetwork.txt by the line above them, without its colon.
 func specs(t *testing.T) map[string][]string {
 	t.Helper()
+	return specsIn(t, "signetwork.txt", signetwork)
+}
+
+// servicesSpecs are those of signetworkservices.txt.
+func servicesSpecs(t *testing.T) map[string][]string {
+	t.Helper()
+	return specsIn(t, "signetworkservices.txt", signetworkServices)
+}
+
+func specsIn(t *testing.T, file, text string) map[string][]string {
+	t.Helper()
 	lists, head := map[string][]string{}, ""
-	for line := range strings.Lines(signetwork) {
+	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		switch name, isHead := strings.CutSuffix(line, ":"); {
 		case line == "" || strings.HasPrefix(line, "#"):
@@ -35,10 +54,24 @@ func specs(t *testing.T) map[string][]string {
 		case isHead && (name == "run" || strings.HasPrefix(name, "network policies") || strings.HasPrefix(name, "left out, ")):
 			head = name
 		default:
-			t.Fatalf("signetwork.txt: neither a spec nor a reason: %q", line)
+			t.Fatalf("%s: neither a spec nor a reason: %q", file, line)
 		}
 	}
+	if list := lists[""]; len(list) > 0 {
+		t.Errorf("%s: %d specs below no heading", file, len(list))
+	}
 	return lists
+}
+
+// once returns the specs of all lists, sorted, and fails the test if one is there twice.
+func once(t *testing.T, file string, lists map[string][]string) []string {
+	t.Helper()
+	listed := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(lists))...)))
+	single := slices.Compact(slices.Clone(listed))
+	if len(single) != len(listed) {
+		t.Errorf("%s lists %d specs twice", file, len(listed)-len(single))
+	}
+	return single
 }
 
 // kubetest runs a command of test/labs/kubetest.
@@ -51,17 +84,7 @@ func kubetest(t *testing.T, args ...string) string {
 // twice, and all exist. The programs are there on a machine that had `scripts/setup nightly`;
 // elsewhere only the file and its version are looked at.
 func TestSigNetworkList(t *testing.T) {
-	var listed []string
-	for head, list := range specs(t) {
-		if head == "" {
-			t.Errorf("signetwork.txt: %d specs below no heading", len(list))
-		}
-		listed = append(listed, list...)
-	}
-	slices.Sort(listed)
-	if once := slices.Compact(slices.Clone(listed)); len(once) != len(listed) {
-		t.Errorf("signetwork.txt lists %d specs twice", len(listed)-len(once))
-	}
+	listed := once(t, "signetwork.txt", specs(t))
 	mod, err := os.ReadFile(reftest.Lab(t, "kubetest/go.mod"))
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +111,14 @@ func TestSigNetworkList(t *testing.T) {
 	}
 }
 
+// TestSigNetworkServicesList: each spec that runs with kube-proxy either runs without it, or is left out with a reason.
+func TestSigNetworkServicesList(t *testing.T) {
+	want := slices.Sorted(slices.Values(specs(t)["run"]))
+	if got := once(t, "signetworkservices.txt", servicesSpecs(t)); !slices.Equal(got, want) {
+		t.Errorf("signetworkservices.txt lists %d specs, want the %d that signetwork.txt has below run:\n%s", len(got), len(want), cmp.Diff(want, got))
+	}
+}
+
 // TestSigNetwork runs Kubernetes' own tests on three nodes whose network is that of
 // `patchbayd node`, one of them behind a router. PATCHBAY_KUBE_E2E is the directory for its
 // logs and makes it run: it takes half an hour (`scripts/nightly clusters`).
@@ -96,6 +127,16 @@ func TestSigNetwork(t *testing.T) {
 	onTested(t, func(k *cluster, logs string) {
 		k.runSpecs(logs, specs(t)["run"], os.Getenv("PATCHBAY_KUBE_E2E_FOCUS"))
 	})
+}
+
+// withServices is the flag of agents that do what kube-proxy does elsewhere.
+const withServices = "--services=on"
+
+// TestSigNetworkServices runs those of these tests that need Services, and no kube-proxy. PATCHBAY_KUBE_E2E_FOCUS is as for TestSigNetwork.
+func TestSigNetworkServices(t *testing.T) {
+	onTested(t, func(k *cluster, logs string) {
+		k.runSpecs(logs, servicesSpecs(t)["run"], os.Getenv("PATCHBAY_KUBE_E2E_FOCUS"))
+	}, withServices)
 }
 
 // onTested gives body a cluster of three nodes that Kubernetes' own tests can use, and a directory
@@ -124,9 +165,11 @@ func onTested(t *testing.T, body func(k *cluster, logs string), flags ...string)
 			k.startAgent(node)
 		}
 		k.do("routes", "cp", "fabric") // the API server reaches pods, too
-		k.do("proxy", "nftables")
+		if !slices.Contains(flags, withServices) {
+			k.do("proxy", "nftables")
+		}
 		prepare := []string{"prepare"}
-		if t.Name() != "TestSigNetwork" {
+		if !strings.HasPrefix(t.Name(), "TestSigNetwork") {
 			prepare = append(prepare, agnhost) // with SCTP
 		}
 		kubetest(t, prepare...)

@@ -19,8 +19,12 @@ import (
 // in a container might wait for a CPU.
 func (k *cluster) startStream(from, to string) (end func()) {
 	k.Helper()
-	what := "from " + from + " to " + to
-	addr := hostPort(k.addrs(to)[0], k.streamServer(to))
+	return k.startStreamTo(from, hostPort(k.addrs(to)[0], k.streamServer(to)), "from "+from+" to "+to)
+}
+
+// startStreamTo does so with the address of a server.
+func (k *cluster) startStreamTo(from, addr, what string) (end func()) {
+	k.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var got probe.Streamed
 	done := make(chan error, 1)

@@ -119,7 +119,7 @@ func (k *cluster) compareOne(when, network, from, fromAddr, node, to, toAddr, ot
 // serviceWhy asks about the addresses of Service db, once kube-proxy has them.
 func (k *cluster) serviceWhy(mode string) {
 	k.Helper()
-	for _, vip := range strings.Fields(k.kubectl("get", "service", "db", "-o", "jsonpath={.spec.clusterIPs[*]}")) {
+	for _, vip := range k.clusterIPs("db") {
 		eventually(k, "why knows Service "+vip+" of kube-proxy "+mode, func() error {
 			if said, code := k.why("n1", "default/web", hostPort(vip, 80)); code != 2 || !strings.Contains(said, "is the address of a Service") {
 				return fmt.Errorf("status %d: %s", code, said)

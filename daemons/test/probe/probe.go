@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package probe has a server and a client with which tests prove that traffic passes. Over TCP and
-// UDP, the server returns to each client the client's address as the server sees it. Tests use the
+// UDP, the server returns to each client the client's address as the server sees it, or the name of its host. Tests use the
 // package in their own process, in a namespace that they entered, and as a static program in
 // containers.
 package probe
@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 )
@@ -58,7 +59,7 @@ func (s *Server) serveTCP() {
 	}
 }
 
-// converse answers one request line: "who", or "send N" for N bytes.
+// converse answers one request line: "who", "name", or "send N" for N bytes.
 func converse(c net.Conn) {
 	defer c.Close()
 	ask, err := bufio.NewReader(c).ReadString('\n')
@@ -70,17 +71,27 @@ func converse(c net.Conn) {
 		io.CopyN(c, zeros{}, n)
 		return
 	}
-	fmt.Fprintln(c, seen(c.RemoteAddr()))
+	fmt.Fprintln(c, answer(ask, c.RemoteAddr()))
+}
+
+// answer answers a request: "name" with the name of the host, which is that of the pod in a container, and any other one with
+// the client's address.
+func answer(ask string, from net.Addr) string {
+	if strings.TrimSpace(ask) != "name" {
+		return seen(from)
+	}
+	name, _ := os.Hostname()
+	return name
 }
 
 func (s *Server) serveUDP() {
 	buf := make([]byte, 1500)
 	for {
-		_, from, err := s.udp.ReadFrom(buf)
+		n, from, err := s.udp.ReadFrom(buf)
 		if err != nil {
 			return
 		}
-		s.udp.WriteTo([]byte(seen(from)+"\n"), from)
+		s.udp.WriteTo([]byte(answer(string(buf[:n]), from)+"\n"), from)
 	}
 }
 
@@ -94,32 +105,50 @@ func seen(a net.Addr) string {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
 }
 
-// Who asks the server at addr over network ("tcp" or "udp") which client address it sees. It
-// repeats a UDP request, because a datagram may get lost during neighbour discovery.
+// Who asks the server at addr over network ("tcp" or "udp") which client address it sees.
 func Who(network, addr string) (netip.AddrPort, error) {
-	c, err := net.DialTimeout(network, addr, Timeout)
+	answer, err := request(network, addr, "who")
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+	return netip.ParseAddrPort(answer)
+}
+
+// Name asks the server at addr over network for the name of its host.
+func Name(network, addr string) (string, error) { return request(network, addr, "name") }
+
+// request sends a line and returns the answer. It repeats a UDP request, because a datagram may get lost during neighbour discovery.
+func request(network, addr, line string) (string, error) {
+	c, err := net.DialTimeout(network, addr, Timeout)
+	if err != nil {
+		return "", err
+	}
 	defer c.Close()
+	answer, err := exchange(c, network, line)
+	if err != nil {
+		return "", fmt.Errorf("ask %s %s: %w", network, addr, err)
+	}
+	return answer, nil
+}
+
+func exchange(c net.Conn, network, line string) (answer string, err error) {
 	limit := Timeout / 3
 	if network == "tcp" { // nothing is lost: the server may be slow
 		limit = 10 * Timeout
 	}
-	var answer string
 	for range 3 {
-		if _, err = io.WriteString(c, "who\n"); err != nil {
+		if _, err = io.WriteString(c, line+"\n"); err != nil {
 			break
 		}
 		c.SetReadDeadline(time.Now().Add(limit))
 		if answer, err = bufio.NewReader(c).ReadString('\n'); err == nil {
-			return netip.ParseAddrPort(strings.TrimSpace(answer))
+			return strings.TrimSpace(answer), nil
 		}
 		if network == "tcp" {
 			break
 		}
 	}
-	return netip.AddrPort{}, fmt.Errorf("ask %s %s: %w", network, addr, err)
+	return "", err
 }
 
 // Fetch reads n bytes from the TCP server at addr and returns how long that took.
