@@ -345,7 +345,7 @@ func (p *serviceProxy) settle(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := p.enforcer.Settle()
+	err := p.enforcer.Settle(ctx)
 	p.status.unsettled(err)
 	return err
 }

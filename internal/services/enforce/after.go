@@ -4,6 +4,7 @@
 package enforce
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,7 +21,60 @@ type owed struct {
 	flows map[services.Frontend][]netip.AddrPort // the endpoints that flows of UDP may go to
 	moved []netip.Prefix                         // all memories of these clients must go
 	judge bool                                   // the memories of all clients must be compared with the program
-	again bool                                   // once more, by Settle
+	again bool                                   // Settle has something to do
+
+	retired map[services.Element]bool // what Settle removes
+}
+
+// postpone returns the steps without those that stop endpoints from coming back to themselves, which Settle does. A packet on its way may
+// have drawn such an endpoint before the change, and meets the rule of the masquerade after it. Without it, its connection would hang.
+func (e *Enforcer) postpone(steps []services.Step) (now []services.Step) {
+	for _, s := range steps {
+		if s = e.owed.postpone(s); len(s.Remove)+len(s.Add) > 0 {
+			now = append(now, s)
+		}
+	}
+	return now
+}
+
+// postpone returns the rest of a step. What comes back before Settle is still there.
+func (o *owed) postpone(s services.Step) services.Step {
+	isHairpin := func(e services.Element) bool { return e.Set == services.Hairpin }
+	if !slices.ContainsFunc(s.Remove, isHairpin) && !slices.ContainsFunc(s.Add, isHairpin) {
+		return s
+	}
+	s.Add = slices.DeleteFunc(slices.Clone(s.Add), func(e services.Element) bool {
+		back := o.retired[e]
+		delete(o.retired, e)
+		return back
+	})
+	s.Remove = slices.DeleteFunc(slices.Clone(s.Remove), func(e services.Element) bool {
+		if isHairpin(e) {
+			o.retire(e)
+		}
+		return isHairpin(e)
+	})
+	return s
+}
+
+func (o *owed) retire(e services.Element) {
+	if o.retired == nil {
+		o.retired = make(map[services.Element]bool)
+	}
+	o.retired[e], o.again = true, true
+}
+
+// retire removes what was postponed. If it fails, the next Load does it.
+func (e *Enforcer) retire(ctx context.Context) error {
+	var steps []services.Step
+	for element := range e.owed.retired {
+		steps = append(steps, services.Step{Remove: []services.Element{element}})
+	}
+	e.owed.retired = nil
+	if len(steps) == 0 {
+		return nil
+	}
+	return e.change(ctx, e.loaded, steps)
 }
 
 // owe notes what a change asks for. If it is not known what was before it, all memories are compared.
@@ -51,16 +105,17 @@ func (e *Enforcer) pay() error {
 	return nil
 }
 
-// Settle forgets once more what clients must not remember after the last changes: a packet that met the rules before a change may have
-// written it after the first time. Call it a moment after a change; it does nothing if nothing is owed.
-func (e *Enforcer) Settle() error {
+// Settle does what must wait for the packets that met the rules before the last changes. It forgets once more what clients must not
+// remember: such a packet may have written it after the first time. And endpoints that left can no longer come back to themselves. Call it a
+// moment after a change; it does nothing if nothing is owed.
+func (e *Enforcer) Settle(ctx context.Context) error {
 	if e.loaded == nil || !e.owed.again {
 		return nil
 	}
 	e.owed.judge = true
 	err := e.pay()
 	e.owed.again = err != nil
-	return err
+	return errors.Join(err, e.retire(ctx))
 }
 
 // forget deletes what clients remember and the program does not allow. The program judges all memories, so the lists of a change

@@ -10,7 +10,7 @@
 //	p, err := e.Compile(state)            // over what the kernel has
 //	err = e.Load(ctx, p)                  // if nothing differs, without a transaction
 //	err = e.Apply(ctx, p, p.Update(state, names...))
-//	err = e.Settle()                      // a moment later
+//	err = e.Settle(ctx)                   // a moment later
 //
 // A change is sent in transactions of at most 300 kB, because a larger one keeps those of other programs waiting, and each
 // element of it is an event for everybody who listens. No step of a change is cut, so a packet meets a frontend with its old

@@ -74,12 +74,12 @@ func (e *Enforcer) load(ctx context.Context, p *services.Program) error {
 	if err != nil {
 		return fmt.Errorf("load Services: %w", err)
 	}
-	e.loaded = nil
+	e.loaded, e.owed.retired = nil, nil // what was postponed is in what the kernel has
 	if err := e.prepare(ctx, have, p); err != nil {
 		return fmt.Errorf("load Services: %w", err)
 	}
 	change := p.From(have.table)
-	if err := e.steps(ctx, change.Steps); err != nil {
+	if err := e.steps(ctx, e.postpone(change.Steps)); err != nil {
 		return fmt.Errorf("load Services: %w", err)
 	}
 	if err := e.shrink(ctx, p); err != nil {
@@ -151,8 +151,17 @@ func (e *Enforcer) Apply(ctx context.Context, p *services.Program, c services.Ch
 	if e.loaded == nil {
 		return e.Load(ctx, p)
 	}
+	if err := e.change(ctx, p, e.postpone(c.Steps)); err != nil {
+		return err
+	}
+	e.owe(c, false)
+	return e.pay()
+}
+
+// change sends steps that make of the program in the kernel this one.
+func (e *Enforcer) change(ctx context.Context, p *services.Program, steps []services.Step) error {
 	e.loaded = nil
-	err := e.steps(ctx, c.Steps)
+	err := e.steps(ctx, steps)
 	if errors.Is(err, ErrChanged) {
 		return e.Load(ctx, p)
 	}
@@ -160,8 +169,7 @@ func (e *Enforcer) Apply(ctx context.Context, p *services.Program, c services.Ch
 		return fmt.Errorf("change Services: %w", err)
 	}
 	e.loaded = p
-	e.owe(c, false)
-	return e.pay()
+	return nil
 }
 
 // Forget makes the next Load read what the kernel has, as the first one does. So a program that runs for a long time finds what
