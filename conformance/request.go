@@ -43,6 +43,9 @@ func (r *request) get(key, def string) string {
 	return def
 }
 
+// ownNetNS leads to the plugin's own namespace. It is not below /proc/self, because the main thread may have ended in another one.
+const ownNetNS = "/proc/thread-self/ns/net"
+
 // call builds the environment of a call for an attachment.
 func (w *World) call(p *place, r *request) (*spec.Call, error) {
 	c := &spec.Call{Verb: r.verb, Path: w.suite.Path}
@@ -61,7 +64,7 @@ func (w *World) call(p *place, r *request) (*spec.Call, error) {
 	case "gone":
 		c.NetNS = p.NetNS + "-gone"
 	case "host":
-		c.NetNS = "/proc/thread-self/ns/net" // not /proc/self, because the main thread may have ended in another namespace
+		c.NetNS = ownNetNS
 	}
 	var err error
 	c.Config, err = w.config(p, r)

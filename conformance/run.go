@@ -41,6 +41,8 @@
 //	                          server has the port of its own address that the plugin publishes
 //	reach                     the client reaches the server
 //	advertisements            no new link of the host believes router advertisements
+//	own                       the host has an interface of the attachment's name, and lo
+//	kept                      both are as they were
 //	clean                     the node is as it was at the start
 //	stands                    the node has more than at the start
 //
@@ -194,6 +196,7 @@ func (s Suite) at(t tester, version string, files []string) {
 			"together": cmdTogether, "killed": cmdKilled, "tear": cmdTear, "occupy": cmdOccupy,
 			"neighbours": cmdNeighbours, "reach": cmdReach,
 			"delegate": cmdDelegate, "called": cmdCalled, "advertisements": cmdAdvertisements,
+			"own": cmdOwn, "kept": cmdKept,
 		},
 	})
 }

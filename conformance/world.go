@@ -40,6 +40,7 @@ type World struct {
 	diary   diary
 
 	neighbours *neighbours // after the command of this name
+	own        leak.State  // of the host, after the command of this name
 }
 
 // place is an attachment and what existed before the plugin ran.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/spec"
@@ -74,6 +75,18 @@ func coded(p *right, call *spec.Call) ([]byte, error) {
 }
 
 func has(call *spec.Call, text string) bool { return bytes.Contains(call.Config, []byte(text)) }
+
+// onHost does what a DEL does in the container's namespace in the plugin's own one, if it gets no other.
+func onHost(do func(netlink.Link) error) answerFunc {
+	return on(spec.Del, func(p *right, call *spec.Call) ([]byte, error) {
+		if call.NetNS == ownNetNS {
+			if link, err := netlink.LinkByName(call.IfName); err == nil {
+				return nil, do(link)
+			}
+		}
+		return p.do(call)
+	})
+}
 
 func gone(_ *right, call *spec.Call) bool {
 	_, err := os.Stat(call.NetNS)
@@ -180,6 +193,9 @@ func wrongRemovals() []wrongPlugin {
 		{"a DEL of all interfaces", "host-local", "del-other-ifname", "CHECK failed", everybody},
 		{"a DEL of all networks", "host-local", "del-other-network", "CHECK failed", everybody},
 		{"a DEL of whom the path leads to", "host-local", "del-recycled", "CHECK failed", everybody},
+		{"a DEL of the host's interface", "macvlan", "del-netns-host", "link veth eth0\n", onHost(netlink.LinkDel)},
+		{"a DEL of the host's MTU", "tuning", "del-netns-host", "attribute veth eth0 mtu 1500", onHost(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1280) })},
+		{"a DEL of the host's lo", "loopback", "del-netns-host", "link lo is up", onHost(netlink.LinkSetDown)},
 		{"a GC of all networks", "host-local", "gc-other-network", "CHECK failed", on(spec.GC, sends(func(c *spec.Call) {
 			c.Config = bytes.Replace(c.Config, []byte(`"other"`), []byte(`"`+Network+`"`), 1)
 		}))},
