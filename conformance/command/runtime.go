@@ -32,7 +32,7 @@ The plugins of the network are recorders. They note each call, and misbehave on 
 type runtimeCommand struct {
 	app *app
 	outcome
-	Without []string      `long:"without" choice:"args" choice:"capabilities" choice:"netns" description:"CMD cannot pass these on (may be repeated)"`
+	Without []string      `long:"without" choice:"args" choice:"capabilities" choice:"netns" choice:"ifname" description:"CMD cannot pass these on (may be repeated)"`
 	Version string        `long:"max-version" choice:"1.0.0" choice:"1.1.0" default:"1.1.0" description:"newest version of CNI that the runtime supports"`
 	Timeout time.Duration `long:"timeout" value-name:"DURATION" description:"how long the runtime waits for a plugin, such as 30s; without it, no rule judges this"`
 	Args    struct {

@@ -49,10 +49,10 @@ func failsAndHalts(r *recording) error {
 
 // delAfterADD checks that every plugin got a DEL, whether the runtime called it in the ADD or when it was asked.
 func delAfterADD(r *recording) error {
-	if inOrder("DEL", sorted(r.nth(0).of("DEL")), r.plugins) == nil {
+	if inOrder("DEL", sorted(r.firstRound(0)), r.plugins) == nil {
 		return nil
 	}
-	return inOrder("DEL", sorted(r.nth(1).of("DEL")), r.plugins)
+	return inOrder("DEL", sorted(r.firstRound(1)), r.plugins)
 }
 
 func delHalts(r *recording) error {
@@ -65,11 +65,15 @@ func delHalts(r *recording) error {
 	return nil
 }
 
-// delRepeated checks the DEL after one that failed. A plugin that succeeded before need not be called again. The rule del-prev
-// says whether prevResult is right.
+// delRepeated checks the DEL after one that failed. A plugin that succeeded before need not be called again. Once all have succeeded,
+// the result may be forgotten. The rule del-prev says whether prevResult is right.
 func delRepeated(r *recording) error {
-	before, now, missing := r.nth(1).of("DEL"), r.nth(2).of("DEL"), slices.Clone(r.plugins)
-	for _, c := range append(slices.Clone(before), now...) {
+	before, missing := r.nth(1).of("DEL"), slices.Clone(r.plugins)
+	for i, c := range append(slices.Clone(before), r.nth(2).of("DEL")...) {
+		was, is := before[0].input["prevResult"], c.input["prevResult"]
+		if i >= len(before) && len(missing) > 0 && !sameResult(was, is) {
+			return fmt.Errorf("the second %s has the prevResult %s, the first had %s", c, text(is), text(was))
+		}
 		if c.ended && c.Exit == 0 {
 			missing = slices.DeleteFunc(missing, func(p string) bool { return p == c.Plugin })
 		}
@@ -77,20 +81,14 @@ func delRepeated(r *recording) error {
 	if len(missing) > 0 {
 		return fmt.Errorf("after both DELs, none has succeeded for %s", list(missing))
 	}
-	for _, c := range now {
-		if was, is := before[0].input["prevResult"], c.input["prevResult"]; !sameResult(was, is) {
-			return fmt.Errorf("the second %s has the prevResult %s, the first had %s", c, text(is), text(was))
-		}
-	}
 	return nil
 }
 
 func delWithoutNetNS(r *recording) error {
-	d := r.nth(1)
-	if d.exit != 0 || d.late {
+	if d := r.nth(1); d.exit != 0 || d.late {
 		return errors.New(d.why())
 	}
-	return inOrder("DEL", sorted(d.of("DEL")), r.plugins)
+	return inOrder("DEL", sorted(r.firstRound(1)), r.plugins)
 }
 
 // runtimeKilled checks the DEL after a kill, and that nothing stops another ADD.
@@ -166,11 +164,11 @@ func gcAll(r *recording) error {
 
 // gcList checks that the attachment is on the list, or got its DEL before.
 func gcList(r *recording) error {
-	id, detached := "", false
+	id, ifName, detached := "", "", false
 	for _, c := range r.all() {
 		switch c.Verb {
 		case "ADD":
-			id = c.env("CNI_CONTAINERID")
+			id, ifName = c.env("CNI_CONTAINERID"), c.env("CNI_IFNAME")
 		case "DEL":
 			detached = true
 		case "GC":
@@ -178,8 +176,8 @@ func gcList(r *recording) error {
 			if !ok {
 				return fmt.Errorf("%s has no list cni.dev/valid-attachments", c)
 			}
-			if !detached && !lists(valid, id, "net0") {
-				return fmt.Errorf("%s lists %s, without %s/net0, which got no DEL", c, text(valid), id)
+			if !detached && !lists(valid, id, ifName) {
+				return fmt.Errorf("%s lists %s, without %s/%s, which got no DEL", c, text(valid), id, ifName)
 			}
 		}
 	}
@@ -218,7 +216,7 @@ func reloads(r *recording) error {
 
 // delSameConf checks that no plugin and no field of the changed file is in the DEL.
 func delSameConf(r *recording) error {
-	calls := r.nth(2).of("DEL")
+	calls := r.firstRound(2)
 	if err := inOrder("DEL", sorted(calls), r.plugins); err != nil {
 		return fmt.Errorf("the network's file was changed after the ADD: %w", err)
 	}

@@ -181,7 +181,7 @@ func answer(dir string, e *event, stdin []byte) (stdout string, exit int) {
 	}
 	switch spec.Verb(e.Verb) {
 	case spec.Add:
-		return result(e.Plugin, version, os.Getenv("CNI_NETNS"), conf.Prev), 0
+		return result(e.Plugin, version, conf.Prev), 0
 	case spec.Version:
 		versions, _ := json.Marshal(spec.Versions()) // a list of texts
 		return fmt.Sprintf(`{"cniVersion": %q, "supportedVersions": %s}`, conf.Version, versions), 0
@@ -202,9 +202,10 @@ func hang(release string) {
 	}
 }
 
-// result is that of the plugin before, and an interface with this plugin's name. The first adds an address.
-func result(plugin, version, netns string, prev json.RawMessage) string {
-	out := map[string]any{}
+// result is that of the plugin before, and an interface with this plugin's name. The first gives the container's interface, with an
+// address, which containerd looks for.
+func result(plugin, version string, prev json.RawMessage) string {
+	out, name := map[string]any{}, plugin
 	if len(prev) > 0 {
 		_ = json.Unmarshal(prev, &out) // what cannot be read is not passed on, and is found
 	} else {
@@ -212,11 +213,11 @@ func result(plugin, version, netns string, prev json.RawMessage) string {
 		if spec.Compare(version, "1.0.0") < 0 {
 			ip["version"] = "4"
 		}
-		out["ips"] = []any{ip}
+		out["ips"], name = []any{ip}, os.Getenv("CNI_IFNAME")
 	}
 	list, _ := out["interfaces"].([]any) // the first has none
 	out["cniVersion"] = version
-	out["interfaces"] = append(list, map[string]any{"name": plugin, "mac": "02:00:00:00:00:07", "sandbox": netns})
+	out["interfaces"] = append(list, map[string]any{"name": name, "mac": "02:00:00:00:00:07", "sandbox": os.Getenv("CNI_NETNS")})
 	data, _ := json.Marshal(out) // it was JSON
 	return string(data)
 }

@@ -149,11 +149,19 @@ type recording struct {
 	bin      string            // CNI_PATH
 	netns    map[string]string // identity of each container's namespace, by its path
 	ownNetNS bool              // the runtime makes the namespaces
+	ifName   string            // asked for; empty if the runtime chooses it
 	done     []*done
 }
 
 // nth returns the operation with this index.
 func (r *recording) nth(i int) *done { return r.done[i] }
+
+// firstRound returns an operation's calls of DEL, without those that repeat them: containerd detaches when a sandbox is stopped and
+// when it is removed, and by then has no result any more.
+func (r *recording) firstRound(i int) []*call {
+	calls := r.nth(i).of("DEL")
+	return calls[:min(len(calls), len(r.plugins))]
+}
 
 // all returns the calls of every operation.
 func (r *recording) all() (out []*call) {

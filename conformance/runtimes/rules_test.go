@@ -97,6 +97,25 @@ func TestARuntimeThatHasLess(t *testing.T) {
 	}
 }
 
+// A runtime may choose the interface's name itself, if the command says so.
+func TestARuntimeThatNamesTheInterface(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for without, want := range map[string]conformance.Verdict{"ifname": conformance.Passed, "args": conformance.Failed} {
+		out, err := Check(Options{
+			Command: []string{self, "runtime", "ifname"}, Node: Files(t.TempDir()), Without: []string{without}, Only: []string{"environment", "gc-list"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out[0].Verdict != want {
+			t.Errorf("--without %q: %s is %s, want %s: %s", without, out[0].Rule.Name, out[0].Verdict, want, out[0].Why)
+		}
+	}
+}
+
 // Each rule says who demands it, and judges an operation that its scenario has.
 func TestRulesAreWhole(t *testing.T) {
 	byName := map[string]*scenario{}

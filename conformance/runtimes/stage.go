@@ -28,7 +28,7 @@ const Absent = 77
 // Options say how Check reaches the runtime.
 type Options struct {
 	Command []string      `json:"command"`           // of the user; the operation is added
-	Without []string      `json:"without,omitempty"` // what the command cannot pass on: "args", "capabilities" or "netns", if the runtime makes the namespace
+	Without []string      `json:"without,omitempty"` // what the command cannot pass on: "args", "capabilities", "ifname", or "netns" if the runtime makes the namespace
 	Version string        `json:"version,omitempty"` // newest of CNI that the runtime supports; the default is 1.1.0, the oldest 1.0.0
 	Timeout time.Duration `json:"timeout,omitempty"` // how long the runtime waits for a plugin; 0 means for ever, or not known
 	Limit   time.Duration `json:"limit,omitempty"`   // how long an operation may take; 0 is half a minute
@@ -100,6 +100,9 @@ func play(sc *scenario, o Options) (r *recording, steps []conformance.Step, err 
 	s := &stage{scenario: sc, Options: o, node: on, dir: filepath.Join(on.dir, sc.name)}
 	defer func() { err = errors.Join(err, s.end()) }()
 	r = &recording{scenario: sc, newest: o.newest(), ownNetNS: slices.Contains(o.Without, "netns"), bin: s.in("bin"), netns: map[string]string{}}
+	if !slices.Contains(o.Without, "ifname") {
+		r.ifName = s.container(false).ifName
+	}
 	if err := s.prepare(r); err != nil {
 		return r, s.steps, fmt.Errorf("prepare the scenario %s: %w", sc.name, err)
 	}

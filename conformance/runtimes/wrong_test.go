@@ -164,6 +164,8 @@ func (w *wrong) command(ctx context.Context, verb string, p map[string]any) *exe
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv("CNI_PATH"), fmt.Sprint(p["type"])))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+os.Getenv("CONTAINERID"), "CNI_NETNS="+os.Getenv("NETNS"))
 	switch {
+	case w.fault == "ifname": // which is no rule, but what some runtimes do
+		cmd.Env = append(cmd.Env, "CNI_IFNAME=eth0")
 	case w.fault == "environment" && verb == "DEL":
 		cmd.Env = append(cmd.Env, "CNI_IFNAME=eth9")
 	case w.fault == "args" && verb == "DEL":
