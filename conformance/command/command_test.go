@@ -4,12 +4,14 @@
 package command
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/patchbay-net/patchbay/cli"
+	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
@@ -23,5 +25,14 @@ func TestMain(m *testing.M) {
 
 func TestScripts(t *testing.T) {
 	t.Setenv("GOTMPDIR", t.TempDir())
-	testscript.Run(t, testscript.Params{Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true})
+	all := draw.All(t)
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true,
+		Condition: func(cond string) (bool, error) {
+			if cond != "all" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return all, nil
+		},
+	})
 }
