@@ -179,7 +179,7 @@ var layers = []struct {
 	{"daemons/node/plan", []string{"internal/..."}, "it computes for the agent, and knows no API server"},
 	{"daemons/node/policies", []string{"internal/policy", "daemons/internal/burst", "daemons/internal/copies", "internal/..."}, "it makes states of events, and knows neither API server nor kernel"},
 	{"daemons/node/services", []string{"internal/services", "internal/services/saved", "daemons/internal/burst", "daemons/internal/copies", "internal/..."}, "as daemons/node/policies, for Services"},
-	{"daemons/node/lan/...", []string{"daemons/node/plan", "internal/services", "daemons/internal/copies", "netns", "internal/..."}, "as daemons/node/policies, for addresses of load balancers; its announcer knows links, and nothing of the API"},
+	{"daemons/node/lan/...", []string{"daemons/node/plan", "daemons/node/services", "internal/services", "daemons/internal/copies", "daemons/internal/losses", "netns", "internal/..."}, "as daemons/node/policies, for addresses of load balancers; its announcer knows links, and nothing of the API"},
 	{"daemons/node/networks", []string{"daemons/internal/copies", "internal/..."}, "as daemons/node/policies, for further networks of pods"},
 	{"daemons/node/...", []string{"daemons/node/plan", "daemons/node/policies", "daemons/node/services", "daemons/node/networks", "daemons/node/lan/...", "internal/policy/...", "internal/services/...", "daemons/internal/...", "spec", "internal/..."}, "it prepares what a container runtime attaches pods to, and attaches nothing"},
 	{"daemons/docker/...", []string{"chain", "daemons/cnm", "invoke", "ipam", "netns", "plugin", "internal/kernel", "spec", "daemons/docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},

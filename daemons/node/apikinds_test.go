@@ -48,7 +48,7 @@ func newJSONKinds(s *apiServer) jsonKinds {
 }
 
 func allWatches() []*kindWatch {
-	return slices.Concat(policyWatches(nil), serviceWatches(nil), lanWatches(nil), podNetworkWatches(nil, ""))
+	return slices.Concat(policyWatches(nil), serviceWatches(nil, false), lanWatches(nil), podNetworkWatches(nil, ""))
 }
 
 // of returns a kind.

@@ -26,6 +26,7 @@ type following struct {
 	blind   string             // what does not see the changes then, such as "network policies"
 	asks    prometheus.Counter // requests that failed
 	losses  func() []losses.Loss
+	also    *following // what the same kinds are for, too; or nil
 
 	telling atomic.Bool // a goroutine of tell will report
 }
@@ -52,6 +53,9 @@ func (f *following) asked(c copies, err error) {
 	}
 	c.Report(err)
 	f.tell()
+	if f.also != nil {
+		f.also.tell()
+	}
 }
 
 // tell tells soon which kinds are not followed. It collects changes, because usually all kinds are

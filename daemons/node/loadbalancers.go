@@ -33,6 +33,7 @@ type LoadBalancers struct {
 // loadBalancers gives Services addresses, and answers for them on the uplinks of this node.
 type loadBalancers struct {
 	choices LoadBalancers
+	served  *serviceProxy // has the Services, and follows them if it is on
 	cluster *lan.Cluster
 	keeper  *lan.Keeper
 	status  *lanStatus
@@ -51,8 +52,12 @@ type speaker struct {
 
 func newLoadBalancers(a *Agent) *loadBalancers {
 	b := &loadBalancers{
-		choices: a.opts.LoadBalancers, cluster: lan.NewCluster(a.opts.Node, a.opts.LoadBalancers.Classes, clock.SinceBoot),
+		choices: a.opts.LoadBalancers, served: a.services,
 		status: newLANStatus(a), moved: make(chan struct{}, 1), speakers: make(map[string]*speaker),
+	}
+	if b.choices.On {
+		b.cluster = lan.NewCluster(a.opts.Node, b.choices.Classes, clock.SinceBoot, a.services.cluster, !a.opts.Services.On)
+		a.services.status.follows.also = &b.status.follows
 	}
 	connect := func() *connection {
 		return &connection{config: a.opts.Config, retry: resident.RetryFirst, observe: func(time.Time) {}}
@@ -80,12 +85,21 @@ func (b *loadBalancers) asked(k lan.Kind, err error) {
 	}
 }
 
+// watches returns what follows the objects. What serves Services follows them for both.
+func (b *loadBalancers) watches() []*kindWatch {
+	list := lanWatches(b.cluster)
+	if !b.served.choices.On {
+		list = append(list, serviceWatches(b.served.cluster, true)...)
+	}
+	return list
+}
+
 // run works until ctx ends. Then other nodes take this node's addresses.
 func (b *loadBalancers) run(ctx context.Context, a *Agent) {
 	if !b.choices.On {
 		return
 	}
-	b.status.follows.start(ctx, a.opts.Node, &a.api, reconcileEvery, lanWatches(b.cluster))
+	b.status.follows.start(ctx, a.opts.Node, &a.api, reconcileEvery, b.watches())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		resident.Keep(ctx, b.status.unwatched, func() error { return watchAddresses(ctx, b.moved) })

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/daemons/node/lan"
+	"github.com/patchbay-net/patchbay/daemons/node/services"
 )
 
 func (l *serviceLab) pools(text string) {
@@ -53,10 +54,17 @@ func TestLoadBalancers(t *testing.T) {
 	l.await("an Event that addresses are not shared", func() bool {
 		return strings.Contains(l.event("LoadBalancerAddressFailed"), "it requests 192.0.2.200, which the Service shop/s1 has")
 	})
-	l.api.kinds.of(lan.Services).remove("shop/s2")
+	l.api.kinds.of(services.Services).remove("shop/s2")
 	l.await("no Lease of a Service that is gone", func() bool { return !slices.Contains(l.leases(), "address-192.0.2.201") })
 	if problems := l.trouble.problems.All(); len(problems) > 0 {
 		t.Error(problems)
+	}
+	for _, k := range []services.Kind{services.Services, services.EndpointSlices, services.ServiceCIDRs} {
+		l.api.say(func(s *apiServer) {
+			if n := s.kinds.of(k).watches; n != 1 {
+				t.Errorf("%d watches of %s, want one for both that need them", n, k)
+			}
+		})
 	}
 	l.stop()
 	if slices.Contains(l.leases(), "node-n1") {
@@ -117,6 +125,36 @@ func TestLoadBalancersAlone(t *testing.T) {
 	l.api.say(func(s *apiServer) { s.kinds.of(lan.Leases).refuse = 0 })
 	l.hears(l.Client, "192.0.2.200:80", "b 10.244.1.9")
 	l.await("no problem", func() bool { return len(l.trouble.problems.All()) == 0 })
+}
+
+// Beside another proxy, the agent does not serve Services, and gives them addresses all the same.
+func TestLoadBalancersBesideAnotherProxy(t *testing.T) {
+	l := newServiceLab(t)
+	l.pools("192.0.2.200-192.0.2.203")
+	const ipv4 = `,"ipFamilies":["IPv4"],"clusterIPs":["10.96.0.1"]`
+	l.service(1, ipv4, "10.244.1.10")
+	l.service(2, ipv4+`,"externalTrafficPolicy":"Local"`, "10.244.1.10")
+	l.api.kinds.of(services.Services).put(`{"metadata":{"namespace":"shop","name":"s3","labels":{"service.kubernetes.io/service-proxy-name":"mesh"}},"spec":{"type":"LoadBalancer","clusterIPs":["10.96.0.3"],"ports":[{"port":80}]}}`)
+	l.start(balanced, func(o *Options) { o.Services.On = false })
+	answers := func(n int) {
+		t.Helper()
+		l.await(fmt.Sprint(n, " addresses"), func() bool { return l.metric("patchbay_node_load_balancers_answered_for") == n })
+	}
+	answers(3)
+	l.endpoints(2)
+	answers(2)
+	l.endpoints(2, "10.244.1.10")
+	answers(3)
+	l.service(1, `,"type":"ClusterIP"`+ipv4)
+	answers(2)
+	l.api.kinds.of(services.Services).remove("shop/s3")
+	answers(1)
+	if l.services.program != nil {
+		t.Error("it serves Services")
+	}
+	if problems := l.trouble.problems.All(); len(problems) > 0 {
+		t.Error(problems)
+	}
 }
 
 // Without the flag, nothing is asked and nothing answered.

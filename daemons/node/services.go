@@ -38,18 +38,19 @@ const (
 
 // serviceProxy keeps Services in force on this node: it follows the API's objects, and writes the kernel's table.
 type serviceProxy struct {
-	choices Services
-	paths   paths.Paths
-	cluster *services.Cluster
-	status  *serviceStatus
-	checks  *healthChecks
-	changed func()        // called when Services are first in force
-	started time.Time     // when the agent did
-	absent  time.Duration // between two looks for a kind that the API server lacks
-	busy    busy
-	inForce atomic.Bool
-	foreign atomic.Bool // another program may have changed the table
-	amnesia atomic.Bool // the last recall failed
+	choices  Services
+	balanced bool // Services get addresses of load balancers, too
+	paths    paths.Paths
+	cluster  *services.Cluster
+	status   *serviceStatus
+	checks   *healthChecks
+	changed  func()        // called when Services are first in force
+	started  time.Time     // when the agent did
+	absent   time.Duration // between two looks for a kind that the API server lacks
+	busy     busy
+	inForce  atomic.Bool
+	foreign  atomic.Bool // another program may have changed the table
+	amnesia  atomic.Bool // the last recall failed
 
 	moved    chan struct{} // addresses may have changed
 	stirred  chan struct{} // the kernel's table has changed
@@ -68,7 +69,7 @@ type serviceProxy struct {
 
 func newServiceProxy(o *Options, s *serviceStatus) *serviceProxy {
 	p := &serviceProxy{
-		choices: o.Services, paths: o.Paths, cluster: services.New(o.Node, o.Services.Options), status: s,
+		choices: o.Services, balanced: o.LoadBalancers.On, paths: o.Paths, cluster: services.New(o.Node, o.Services.Options), status: s,
 		started: time.Now(), absent: reconcileEvery, changed: func() {},
 		moved: make(chan struct{}, 1), stirred: make(chan struct{}, 1), unsaved: make(chan struct{}, 1), unjudged: make(chan struct{}, 1),
 	}
@@ -104,7 +105,7 @@ func (p *serviceProxy) run(ctx context.Context, a *Agent) {
 	defer p.open()()
 	p.readAddresses() //nolint:errcheck // follow looks again
 	p.recall(ctx)     //nolint:errcheck // follow tries again
-	p.status.follows.start(ctx, a.opts.Node, &a.api, p.absent, serviceWatches(p.cluster))
+	p.status.follows.start(ctx, a.opts.Node, &a.api, p.absent, serviceWatches(p.cluster, p.balanced))
 	keep := func(reason func(error), fn func() error) func() { return func() { resident.Keep(ctx, reason, fn) } }
 	var wg sync.WaitGroup
 	wg.Go(keep(p.status.unwatched, func() error { return nft.WatchServices(ctx, func() { p.touched(nft.TouchMissed) }, p.touched) }))

@@ -62,7 +62,7 @@ func plantedBugs() map[string]bug {
 				s.Status.LoadBalancer.Ingress[i].IPMode = ""
 			}
 		})},
-		"node ports stay after a change to ClusterIP":  {state: eachOf(func(s *Service) { s.Type = typeLoadBalancer })},
+		"node ports stay after a change to ClusterIP":  {state: eachOf(func(s *Service) { s.Type = TypeLoadBalancer })},
 		"source ranges of the other family close":      {state: eachOf(func(s *Service) { s.Sources = ofFamily(s.Sources, false) })},
 		"source ranges are for external IPs":           {state: eachOf(func(s *Service) { s.Balancers, s.ExternalIPs = append(s.Balancers, s.ExternalIPs...), nil })},
 		"an ExternalName with a cluster IP is served":  {state: externalNames},

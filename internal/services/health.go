@@ -44,7 +44,7 @@ func (n Name) compare(o Name) int {
 
 // healthOf returns the checks of a Service, one for each family in which it has a cluster IP.
 func healthOf(svc *Service, all []*Slice, n *Node) (list []HealthCheck) {
-	if svc.Type != typeLoadBalancer || !svc.ExternalLocal || svc.HealthCheckNodePort == 0 {
+	if svc.Type != TypeLoadBalancer || !svc.ExternalLocal || svc.HealthCheckNodePort == 0 {
 		return nil
 	}
 	for _, ipv6 := range []bool{false, true} {

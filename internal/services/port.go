@@ -101,7 +101,7 @@ func handled(svc *Service, proxyName string) bool {
 	if svc.ProxyName == nil && proxyName != "" || svc.ProxyName != nil && (proxyName == "" || *svc.ProxyName != proxyName) {
 		return false
 	}
-	return svc.Type == typeClusterIP || svc.Type == typeNodePort || svc.Type == typeLoadBalancer
+	return svc.Type == typeClusterIP || svc.Type == typeNodePort || svc.Type == TypeLoadBalancer
 }
 
 func family(ipv6 bool) func(netip.Addr) bool {
@@ -150,7 +150,7 @@ func frontsOf(svc *Service, sp *ServicePort, ipv6 bool, o *Options) (list []fron
 		}
 	}
 	add(clusterIP, svc.ClusterIPs, sp.Number)
-	if svc.Type == typeLoadBalancer {
+	if svc.Type == TypeLoadBalancer {
 		add(balancer, svc.Balancers, sp.Number)
 	}
 	if !o.IgnoreExternalIPs {
@@ -166,7 +166,7 @@ func frontsOf(svc *Service, sp *ServicePort, ipv6 bool, o *Options) (list []fron
 // that cannot be read let nobody in. If the node itself may come in, its packets may have the load balancer's address as
 // source, because that can be an address of the node.
 func (p *port) restrict(svc *Service, ipv6 bool, of *Program) {
-	if svc.Type != typeLoadBalancer || !svc.Restricted {
+	if svc.Type != TypeLoadBalancer || !svc.Restricted {
 		return
 	}
 	var list []netip.Prefix

@@ -98,7 +98,7 @@ type ServicePort struct {
 const (
 	typeClusterIP    = "ClusterIP"
 	typeNodePort     = "NodePort"
-	typeLoadBalancer = "LoadBalancer"
+	TypeLoadBalancer = "LoadBalancer"
 )
 
 // Slice is what counts of an EndpointSlice here.

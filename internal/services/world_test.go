@@ -37,7 +37,7 @@ func world(t *testing.T, endpoints string) *State {
 		Addresses: addrs(theNode, "10.244.1.254", "127.0.0.1", "172.16.0.9"),
 		CIDRs:     prefixes("10.96.0.0/16"),
 		Services: map[Name]*Service{web: {
-			Name: web, Type: typeLoadBalancer, ClusterIPs: addrs(webIP), ExternalIPs: addrs(webEx), Balancers: addrs(webLB),
+			Name: web, Type: TypeLoadBalancer, ClusterIPs: addrs(webIP), ExternalIPs: addrs(webEx), Balancers: addrs(webLB),
 			Ports: []ServicePort{{"http", l4.TCP, 80, 30080}},
 		}},
 		Slices: map[Name][]*Slice{web: {{Name: "web-1", Service: web, Ports: []SlicePort{{"http", l4.TCP, 8080}}, Endpoints: endpointList(t, endpoints)}}},

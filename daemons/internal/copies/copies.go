@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/patchbay-net/patchbay/daemons/internal/losses"
-	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // Apply stores what was read, and reports whether anything changes that counts. Its caller has the lock of what is kept.
@@ -31,14 +30,14 @@ type Reader[K any] struct {
 // Calls of different kinds may run at the same time.
 type Copies[K losses.Kind] struct {
 	*losses.Table[K]
-	read    Reader[K]
-	lock    sync.Locker
-	changed chan struct{}
+	read Reader[K]
+	lock sync.Locker
+	wake func()
 }
 
-// New returns copies of the kinds 0 to number-1. lock is that of what is kept. changed has room for one signal, and gets it after each change that counts.
-func New[K losses.Kind](number K, read Reader[K], lock sync.Locker, changed chan struct{}) *Copies[K] {
-	return &Copies[K]{losses.New(number), read, lock, changed}
+// New returns copies of the kinds 0 to number-1. lock is that of what is kept. wake is called without it after each change that counts, and must not wait.
+func New[K losses.Kind](number K, read Reader[K], lock sync.Locker, wake func()) *Copies[K] {
+	return &Copies[K]{losses.New(number), read, lock, wake}
 }
 
 // Set stores an object that was added or changed, as the API serves it in JSON. If a part of it cannot be read, the owner of the copies
@@ -81,5 +80,5 @@ func (c *Copies[K]) Change(apply Apply) {
 	}
 }
 
-// Wake signals a change, although no object has changed.
-func (c *Copies[K]) Wake() { resident.Signal(c.changed) }
+// Wake does what follows a change, although no object has changed.
+func (c *Copies[K]) Wake() { c.wake() }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 type kind int
@@ -53,7 +55,7 @@ func newBasket() *basket {
 			}
 			return list
 		},
-	}.Reader(), &b.mu, b.changed)
+	}.Reader(), &b.mu, func() { resident.Signal(b.changed) })
 	return b
 }
 

@@ -16,18 +16,18 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/daemons/internal/copies"
+	"github.com/patchbay-net/patchbay/daemons/internal/losses"
+	served "github.com/patchbay-net/patchbay/daemons/node/services"
+	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/internal/services"
 )
 
 // Kind is a kind of objects.
 type Kind int
 
-// These are the kinds. The ConfigMap and the Leases are those of Namespace.
+// These are the kinds that only this package needs: the copy of Services has the others. The ConfigMap and the Leases are those of Namespace.
 const (
-	Services Kind = iota
-	EndpointSlices
-	Nodes
-	ServiceCIDRs
+	Nodes Kind = iota
 	ConfigMaps
 	Leases
 	kinds // their number
@@ -39,24 +39,21 @@ const Namespace = "patchbay-load-balancers"
 // PoolsName is the name of the ConfigMap of the pools.
 const PoolsName = "pools"
 
-// String returns the name of the API's resource, such as "endpointslices".
-func (k Kind) String() string {
-	return [...]string{"services", "endpointslices", "nodes", "servicecidrs", "configmaps", "leases"}[k]
-}
+// String returns the name of the API's resource, such as "configmaps".
+func (k Kind) String() string { return [...]string{"nodes", "configmaps", "leases"}[k] }
 
 // Cluster is a node's copy of the API's objects. Of an object of which a part cannot be read, the rest counts.
 type Cluster struct {
 	*copies.Copies[Kind]
+	of      *served.Cluster // all Services, their slices, and ServiceCIDRs
 	node    string
 	classes Classes
 	now     func() time.Duration
 	changed chan struct{} // has room for one signal
 
 	mu       sync.Mutex
-	services map[services.Name]*Service
-	slices   map[services.Name]*services.Slice // by their own names
+	services map[services.Name]*Service // of type LoadBalancer
 	nodes    map[string]Node
-	cidrs    map[string][]netip.Prefix
 	pools    []Pool
 	leases   map[string]Holding // by the names of the Leases
 	sessions map[string]Session // by the names of the Leases
@@ -66,36 +63,60 @@ type Cluster struct {
 	written map[string]uint64
 }
 
-// NewCluster returns the copy of a node's agent. It has no object.
-func NewCluster(node string, c Classes, now func() time.Duration) *Cluster {
+// NewCluster returns the copy of a node's agent, beside that of Services, which must have had no list. alone means that no program is made of the latter.
+func NewCluster(node string, c Classes, now func() time.Duration, of *served.Cluster, alone bool) *Cluster {
 	cl := &Cluster{
-		node: node, classes: c, now: now, changed: make(chan struct{}, 1),
-		services: map[services.Name]*Service{}, slices: map[services.Name]*services.Slice{}, nodes: map[string]Node{},
-		cidrs: map[string][]netip.Prefix{}, leases: map[string]Holding{}, sessions: map[string]Session{}, written: map[string]uint64{},
+		node: node, classes: c, now: now, changed: make(chan struct{}, 1), of: of,
+		services: map[services.Name]*Service{}, nodes: map[string]Node{}, leases: map[string]Holding{}, sessions: map[string]Session{}, written: map[string]uint64{},
 	}
 	cl.Copies = copies.New(kinds, copies.Single[Kind, services.Name, any]{
 		Name: func(namespace, name string) services.Name { return services.Name{Namespace: namespace, Name: name} },
 		Read: read, Put: cl.store, Remove: cl.drop, Names: cl.names,
-	}.Reader(), &cl.mu, cl.changed)
+	}.Reader(), &cl.mu, func() { resident.Signal(cl.changed) })
+	of.Share(served.Beside{Read: readService, Put: cl.putService, Remove: cl.removeService, Changed: cl.Wake, Alone: alone})
 	return cl
+}
+
+func readService(object []byte) any {
+	s, _ := ParseService(object) // what can be read
+	return &s
+}
+
+func (c *Cluster) putService(name services.Name, value any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.services[name], _ = value.(*Service)
+}
+
+func (c *Cluster) removeService(name services.Name) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.services, name)
+}
+
+// ofServices are the kinds that the copy of Services follows for this one.
+func ofServices() []served.Kind {
+	return []served.Kind{served.Services, served.EndpointSlices, served.ServiceCIDRs}
+}
+
+// Losses returns the kinds that are not followed.
+func (c *Cluster) Losses() []losses.Loss {
+	return slices.Concat(slices.DeleteFunc(c.of.Losses(), func(l losses.Loss) bool { return l.Kind == served.Nodes }), c.Copies.Losses())
+}
+
+// complete reports whether all kinds have been listed.
+func (c *Cluster) complete() bool {
+	return c.Complete() && !slices.ContainsFunc(ofServices(), func(k served.Kind) bool { return !c.of.Listed(k) })
 }
 
 var errUnnamed = errors.New("it has no name")
 
-// read reads an object: a *Service, *services.Slice, Node, []netip.Prefix, []Pool, Lease, Session or nil. It returns an error only if the name cannot be read.
+// read reads an object: a Node, []Pool, Holding, Session or nil. It returns an error only if the name cannot be read.
 func read(k Kind, object []byte) (name services.Name, value any, err error) {
 	switch k {
-	case Services:
-		s, wrong := ParseService(object)
-		name, value, err = s.Name, &s, wrong
-	case EndpointSlices:
-		s, wrong := services.ParseSlice(object)
-		name, value, err = services.Name{Namespace: s.Service.Namespace, Name: s.Name}, &s, wrong
 	case Nodes:
 		n, wrong := parseNode(object)
 		name.Name, value, err = n.Name, n, wrong
-	case ServiceCIDRs:
-		name.Name, value, err = services.ParseServiceCIDR(object)
 	case ConfigMaps:
 		name, value, err = parseConfigMap(object)
 	case Leases:
@@ -161,14 +182,8 @@ func (c *Cluster) names(k Kind) (list []services.Name) {
 		}
 	}
 	switch k {
-	case Services:
-		return slices.Collect(maps.Keys(c.services))
-	case EndpointSlices:
-		return slices.Collect(maps.Keys(c.slices))
 	case Nodes:
 		plain(maps.Keys(c.nodes), "")
-	case ServiceCIDRs:
-		plain(maps.Keys(c.cidrs), "")
 	case ConfigMaps:
 		return []services.Name{{Namespace: Namespace, Name: PoolsName}}
 	case Leases:
@@ -181,14 +196,8 @@ func (c *Cluster) names(k Kind) (list []services.Name) {
 // store stores an object, and reports whether a plan may differ.
 func (c *Cluster) store(_ Kind, name services.Name, value any) bool {
 	switch v := value.(type) {
-	case *Service:
-		c.services[name] = v
-	case *services.Slice:
-		c.slices[name] = v
 	case Node:
 		c.nodes[v.Name] = v
-	case []netip.Prefix:
-		c.cidrs[name.Name] = v
 	case []Pool:
 		c.pools = v
 	case Holding:
@@ -226,14 +235,8 @@ func (c *Cluster) putLease(name string, l Holding, ours bool) bool {
 // drop removes an object, and reports whether a plan may differ.
 func (c *Cluster) drop(k Kind, name services.Name) bool {
 	switch k {
-	case Services:
-		delete(c.services, name)
-	case EndpointSlices:
-		delete(c.slices, name)
 	case Nodes:
 		delete(c.nodes, name.Name)
-	case ServiceCIDRs:
-		delete(c.cidrs, name.Name)
 	case ConfigMaps:
 		if name.Name == PoolsName {
 			c.pools = nil
@@ -301,33 +304,35 @@ func (c *Cluster) forget() {
 
 // world returns what is known, and whether every kind has been listed.
 func (c *Cluster) world(session string, now time.Duration) (w World, complete bool) {
+	complete = c.complete() // before the rest is read
+	w = c.own(session, now)
+	w.Reserved, w.Ready = c.of.Ranges(), c.ready(w.Services)
+	return w, complete
+}
+
+// own returns what this copy has of the world.
+func (c *Cluster) own(session string, now time.Duration) World {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w = World{Self: c.node, Session: session, Now: now, Classes: c.classes, Pools: c.pools, Services: maps.Clone(c.services), Sessions: map[string]Session{}}
+	w := World{Self: c.node, Session: session, Now: now, Classes: c.classes, Pools: c.pools, Services: maps.Clone(c.services), Sessions: map[string]Session{}}
 	w.Nodes = slices.SortedFunc(maps.Values(c.nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	w.Leases = slices.Collect(maps.Values(c.leases))
 	for _, s := range c.sessions {
 		w.Sessions[s.ID] = s
 	}
-	for _, ranges := range c.cidrs {
-		w.Reserved = append(w.Reserved, ranges...)
-	}
-	w.Ready = c.ready()
-	return w, c.Complete()
+	return w
 }
 
 // ready returns the nodes that have ready endpoints of Services with externalTrafficPolicy Local.
-func (c *Cluster) ready() map[Key][]string {
-	of := map[services.Name][]*services.Slice{}
-	for _, s := range c.slices {
-		if svc := c.services[s.Service]; svc != nil && svc.Local {
-			of[s.Service] = append(of[s.Service], s)
-		}
-	}
+func (c *Cluster) ready(list map[services.Name]*Service) map[Key][]string {
 	out := map[Key][]string{}
-	for name, list := range of {
-		for _, ipv6 := range c.services[name].Families {
-			out[Key{name, ipv6}] = services.ReadyNodes(list, ipv6)
+	for name, s := range list {
+		if !s.Local {
+			continue
+		}
+		_, endpoints := c.of.Of(name)
+		for _, ipv6 := range s.Families {
+			out[Key{name, ipv6}] = services.ReadyNodes(endpoints, ipv6)
 		}
 	}
 	return out

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	served "github.com/patchbay-net/patchbay/daemons/node/services"
 )
 
 // owners returns which nodes answer for an address at this moment.
@@ -154,7 +156,7 @@ func TestQuiet(t *testing.T) {
 		if n := s.writes - before; n > 2*130 {
 			t.Errorf("%d requests in a minute, with at most two owners", n)
 		}
-		s.remove(Services, "shop/web")
+		s.remove(served.Services, "shop/web")
 		time.Sleep(10 * time.Second)
 		before = s.writes
 		time.Sleep(time.Minute)
@@ -262,7 +264,7 @@ func chaos(t *testing.T, seed uint64) {
 			nodes[i].cut = !nodes[i].cut
 			s.mu.Unlock()
 		case 4:
-			s.remove(Services, fmt.Sprint("shop/web", draw(4)))
+			s.remove(served.Services, fmt.Sprint("shop/web", draw(4)))
 		case 5:
 			s.service(fmt.Sprint("web", draw(4)), "", "")
 		case 6:

@@ -67,7 +67,7 @@ func ParseService(text []byte) (Service, error) {
 	err := json.Unmarshal(text, &o)
 	s := Service{
 		Name: services.Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, UID: o.Metadata.UID, Version: o.Metadata.ResourceVersion,
-		Balanced: o.Spec.Type == "LoadBalancer", Class: o.Spec.LoadBalancerClass, Prefers: o.Spec.IPFamilyPolicy == "PreferDualStack",
+		Balanced: o.Spec.Type == services.TypeLoadBalancer, Class: o.Spec.LoadBalancerClass, Prefers: o.Spec.IPFamilyPolicy == "PreferDualStack",
 		Local: o.Spec.ExternalTrafficPolicy == "Local", Pool: o.Metadata.Annotations[AnnotationPool],
 	}
 	for _, text := range o.Spec.ClusterIPs {

@@ -9,6 +9,9 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	served "github.com/patchbay-net/patchbay/daemons/node/services"
+	"github.com/patchbay-net/patchbay/internal/services"
 )
 
 // slowServer answers renewals after a time, of a clock that only it moves.
@@ -73,7 +76,7 @@ func TestSession(t *testing.T) {
 
 // TestOldEvents: what the API server sends of before this node's last write does not count, until the session is another one.
 func TestOldEvents(t *testing.T) {
-	c := NewCluster("a", Classes{}, func() time.Duration { return 0 })
+	c := NewCluster("a", Classes{}, func() time.Duration { return 0 }, served.New("a", services.Options{}), true)
 	a := netip.MustParseAddr("192.0.2.10")
 	holder := func(version, holder string) string {
 		c.put(Holding{Addr: a, Holder: holder, Version: version}, false)
@@ -100,7 +103,7 @@ func TestOldEvents(t *testing.T) {
 // TestSeenOnce: a version of a node's Lease that comes again, as in a list, is no renewal. A new one is.
 func TestSeenOnce(t *testing.T) {
 	now := time.Hour
-	c := NewCluster("a", Classes{}, func() time.Duration { return now })
+	c := NewCluster("a", Classes{}, func() time.Duration { return now }, served.New("a", services.Options{}), true)
 	for _, step := range []struct {
 		at      time.Duration
 		version string

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -15,6 +16,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	served "github.com/patchbay-net/patchbay/daemons/node/services"
+	"github.com/patchbay-net/patchbay/internal/services"
 )
 
 // fakeServer is an API server: objects with versions, and watches that are late.
@@ -32,8 +36,8 @@ type fakeServer struct {
 
 // stored is an object: its version, and its JSON without it.
 type stored struct {
-	kind    Kind
-	name    string // NAMESPACE/NAME
+	kind    fmt.Stringer // a Kind, or one of served
+	name    string       // NAMESPACE/NAME
 	uid     string
 	version int
 	holder  string
@@ -47,6 +51,7 @@ func (o *stored) json() string { return o.text(o) }
 // fakeNode is a node: a Keeper with its way to the server.
 type fakeNode struct {
 	*Keeper
+	of     *served.Cluster
 	server *fakeServer
 	name   string
 	events chan event
@@ -57,7 +62,7 @@ type fakeNode struct {
 }
 
 type event struct {
-	kind   Kind
+	kind   fmt.Stringer
 	object string // "": deleted
 	name   string
 	at     time.Time
@@ -104,7 +109,7 @@ func (s *fakeServer) delay() time.Duration {
 }
 
 // set makes or changes an object from outside.
-func (s *fakeServer) set(k Kind, name, uid string, text func(o *stored) string) {
+func (s *fakeServer) set(k fmt.Stringer, name, uid string, text func(o *stored) string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := &stored{kind: k, name: name, uid: uid, text: text}
@@ -114,7 +119,7 @@ func (s *fakeServer) set(k Kind, name, uid string, text func(o *stored) string) 
 	s.change(o, false)
 }
 
-func (s *fakeServer) remove(k Kind, name string) {
+func (s *fakeServer) remove(k fmt.Stringer, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := s.objects[fmt.Sprint(k, " ", name)]; o != nil {
@@ -126,22 +131,22 @@ func (s *fakeServer) remove(k Kind, name string) {
 func (s *fakeServer) start(name string) *fakeNode {
 	began := time.Now()
 	now := func() time.Duration { return time.Since(began) + time.Hour }
-	n := &fakeNode{server: s, name: name, events: make(chan event, 1<<16), done: make(chan struct{})}
+	n := &fakeNode{server: s, name: name, of: served.New(name, services.Options{}), events: make(chan event, 1<<16), done: make(chan struct{})}
 	n.Keeper = &Keeper{
-		Cluster: NewCluster(name, Classes{Unclassed: true}, now), Server: n, Now: now,
+		Cluster: NewCluster(name, Classes{Unclassed: true}, now, n.of, true), Server: n, Now: now,
 		Announced: func(map[netip.Addr]bool) {}, Report: func(error) {}, Renewed: func(error) {},
 	}
 	ctx, cancel := context.WithCancel(s.t.Context())
 	n.cancel = cancel
 	s.mu.Lock()
 	s.nodes = append(s.nodes, n)
-	lists := map[Kind][]string{}
+	lists := map[fmt.Stringer][]string{}
 	for _, o := range s.objects {
 		lists[o.kind] = append(lists[o.kind], o.json())
 	}
 	s.mu.Unlock()
-	for k := range kinds {
-		if err := n.Cluster.Replace(k, func(yield func([]byte, error) bool) {
+	for _, k := range []fmt.Stringer{served.Services, served.EndpointSlices, served.ServiceCIDRs, Nodes, ConfigMaps, Leases} {
+		if err := n.replace(k, func(yield func([]byte, error) bool) {
 			for _, text := range lists[k] {
 				if !yield([]byte(text), nil) {
 					return
@@ -179,11 +184,34 @@ func (n *fakeNode) follow(ctx context.Context) {
 		}
 		if e.object == "" {
 			namespace, name, _ := strings.Cut(e.name, "/")
-			n.Cluster.Delete(e.kind, namespace, name)
-		} else if err := n.Cluster.Set(e.kind, []byte(e.object)); err != nil {
+			n.remove(e.kind, namespace, name)
+		} else if err := n.set(e.kind, []byte(e.object)); err != nil {
 			n.server.t.Error(err)
 		}
 	}
+}
+
+// These give an object to the copy that has its kind.
+func (n *fakeNode) set(k fmt.Stringer, object []byte) error {
+	if k, ok := k.(Kind); ok {
+		return n.Cluster.Set(k, object)
+	}
+	return n.of.Set(k.(served.Kind), object)
+}
+
+func (n *fakeNode) remove(k fmt.Stringer, namespace, name string) {
+	if k, ok := k.(Kind); ok {
+		n.Cluster.Delete(k, namespace, name)
+		return
+	}
+	n.of.Delete(k.(served.Kind), namespace, name)
+}
+
+func (n *fakeNode) replace(k fmt.Stringer, list iter.Seq2[[]byte, error]) error {
+	if k, ok := k.(Kind); ok {
+		return n.Cluster.Replace(k, list)
+	}
+	return n.of.Replace(k.(served.Kind), list)
 }
 
 func (n *fakeNode) isCut() bool {
@@ -321,7 +349,7 @@ func (n *fakeNode) delete(ctx context.Context, name, version string) error {
 // Write implements Server.
 func (n *fakeNode) Write(ctx context.Context, svc *Service, status []netip.Addr) error {
 	return n.request(ctx, func() error {
-		o := n.server.objects[fmt.Sprint(Services, " ", svc.Name)]
+		o := n.server.objects[fmt.Sprint(served.Services, " ", svc.Name)]
 		if o == nil || strconv.Itoa(o.version) != svc.Version {
 			return ErrConflict
 		}
@@ -334,7 +362,7 @@ func (n *fakeNode) Write(ctx context.Context, svc *Service, status []netip.Addr)
 
 // service makes a Service of both families. more are fields of its spec.
 func (s *fakeServer) service(name, more, annotations string) {
-	s.set(Services, "shop/"+name, "", serviceText(name, more, annotations))
+	s.set(served.Services, "shop/"+name, "", serviceText(name, more, annotations))
 }
 
 func serviceText(name, more, annotations string) func(o *stored) string {
@@ -357,7 +385,7 @@ func (s *fakeServer) slice(service string, nodes ...string) {
 			list = append(list, fmt.Sprintf(`{"addresses":[%q],"nodeName":%q}`, fmt.Sprintf(addr, i+1), n))
 		}
 		name := service + "-" + strings.ToLower(family)
-		s.set(EndpointSlices, "shop/"+name, "", func(*stored) string {
+		s.set(served.EndpointSlices, "shop/"+name, "", func(*stored) string {
 			return fmt.Sprintf(`{"metadata":{"namespace":"shop","name":%q,"labels":{"kubernetes.io/service-name":%q}},"addressType":%q,"ports":[{"name":"","port":80}],"endpoints":[%s]}`,
 				name, service, family, strings.Join(list, ","))
 		})
@@ -382,7 +410,7 @@ func (s *fakeServer) statuses() map[string][]netip.Addr {
 	defer s.mu.Unlock()
 	out := map[string][]netip.Addr{}
 	for _, o := range s.objects {
-		if o.kind == Services {
+		if o.kind == served.Services {
 			out[o.name] = o.status
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/internal/copies"
 	"github.com/patchbay-net/patchbay/internal/npwg"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // Kind is a kind of objects.
@@ -46,7 +47,7 @@ func NewCluster(node string, changed chan struct{}) *Cluster {
 		Put:    c.put,
 		Remove: func(k Kind, n name) bool { return c.put(k, n, nil) },
 		Names:  func(k Kind) []name { return slices.Collect(maps.Keys(c.objects[k])) },
-	}.Reader(), &c.mu, changed)
+	}.Reader(), &c.mu, func() { resident.Signal(changed) })
 	return c
 }
 

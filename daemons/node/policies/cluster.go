@@ -13,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/internal/copies"
 	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // Cluster is the agent's copy of the API's objects. If one cannot be read, Problems has it.
@@ -49,7 +50,7 @@ func New(node string) *Cluster {
 		Remove: func(k Kind, namespace, name string) bool {
 			return c.all[k].remove(key{cmp.Or(namespace, clusterWide), name})
 		},
-	}, &c.mu, c.changed)
+	}, &c.mu, func() { resident.Signal(c.changed) })
 	return c
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/daemons/internal/copies"
+	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/internal/services"
 )
 
@@ -44,6 +45,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	objects objects
+	beside  Beside
 	wrong   [kinds]map[services.Name]string
 	due     changes
 	working time.Time      // when the first of the changes came that Follow is putting in force, or could not; zero: there is none
@@ -59,7 +61,7 @@ func New(node string, o services.Options) *Cluster {
 	c.Copies = copies.New(kinds, copies.Single[Kind, services.Name, item]{
 		Name: func(namespace, name string) services.Name { return services.Name{Namespace: namespace, Name: name} },
 		Read: c.read, Put: c.put, Remove: c.remove, Names: c.known,
-	}.Reader(), &c.mu, c.changed)
+	}.Reader(), &c.mu, func() { resident.Signal(c.changed); c.beside.changed() })
 	c.state = services.State{Options: o, Source: c}
 	for k := range c.wrong {
 		c.wrong[k] = make(map[services.Name]string)
@@ -138,6 +140,7 @@ func (c *Cluster) Problems() (list []Problem) {
 // item is what was read of an object.
 type item struct {
 	value any    // packedService, *someSlice, services.Node or []netip.Prefix
+	more  any    // what Beside has read
 	wrong string // what cannot be read
 }
 
@@ -149,7 +152,7 @@ func (c *Cluster) read(k Kind, object []byte) (name services.Name, i item, err e
 	switch k {
 	case Services:
 		s, wrong := services.ParseService(object)
-		name, i.value, err = s.Name, packService(&s), wrong
+		name, i.value, i.more, err = s.Name, packService(&s), c.beside.read(&s, object), wrong
 	case EndpointSlices:
 		s, wrong := services.ParseSlice(object)
 		name, i.value, err = sliceName(&s), someSliceOf(&s), wrong

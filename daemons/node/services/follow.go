@@ -32,6 +32,8 @@ type changes struct {
 	names map[services.Name]bool
 	since time.Time // when the first one came
 
+	ignored bool // nothing is noted, because there is no next state
+
 	triggers map[services.Name][]time.Time // of slices, by their Service
 }
 
@@ -49,9 +51,17 @@ func (c *changes) begin() {
 
 // note notes that a Service does otherwise.
 func (c *changes) note(name services.Name) (changed bool) {
-	c.begin()
-	c.names[name] = true
+	if c.begin(); !c.ignored {
+		c.names[name] = true
+	}
 	return true
+}
+
+// trigger notes when something was changed of which the endpoints of a Service are the consequence.
+func (c *changes) trigger(name services.Name, at time.Time) {
+	if !c.ignored {
+		c.triggers[name] = append(c.triggers[name], at)
+	}
 }
 
 // everything notes that all may do otherwise.

@@ -122,6 +122,7 @@ func (c *Cluster) put(k Kind, name services.Name, i item) (changed bool) {
 	o := &c.objects
 	switch v := i.value.(type) {
 	case packedService:
+		changed = c.beside.put(name, i.more)
 		if kept := o.of(name); kept.service != v {
 			kept.service = v.moved()
 			return c.due.note(name)
@@ -139,7 +140,7 @@ func (c *Cluster) put(k Kind, name services.Name, i item) (changed bool) {
 			return c.due.everything()
 		}
 	}
-	return false
+	return changed
 }
 
 // putSlice stores a slice. It may have belonged to another Service before.
@@ -159,7 +160,7 @@ func (c *Cluster) putSlice(name services.Name, s *someSlice) (changed bool) {
 	owner.slices = slices.Concat(owner.slices[:i], []packedSlice{s.moved(key)}, owner.slices[i:])
 	o.owners[key] = owner
 	if s.triggered.After(c.started) { // what was before, this agent could not do sooner
-		c.due.triggers[s.service] = append(c.due.triggers[s.service], s.triggered)
+		c.due.trigger(s.service, s.triggered)
 	}
 	return c.due.note(s.service)
 }
@@ -188,6 +189,7 @@ func (c *Cluster) remove(k Kind, name services.Name) (changed bool) {
 	switch k {
 	case Services:
 		if kept := o.kept[name.String()]; kept != nil && kept.service != "" {
+			c.beside.put(name, nil)
 			kept.service = ""
 			o.drop(kept)
 			return c.due.note(name)
