@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/node/services"
 )
@@ -155,6 +157,25 @@ func TestLoadBalancersBesideAnotherProxy(t *testing.T) {
 	if problems := l.trouble.problems.All(); len(problems) > 0 {
 		t.Error(problems)
 	}
+}
+
+// A node that is about to be deleted answers for nothing.
+func TestLoadBalancersOfALeavingNode(t *testing.T) {
+	l := newServiceLab(t)
+	l.pools("192.0.2.200")
+	l.service(1, `,"clusterIPs":["10.96.0.1"]`, "10.244.1.10")
+	l.start(balanced)
+	answers := func(n int) {
+		t.Helper()
+		l.await(fmt.Sprint(n, " addresses"), func() bool { return l.metric("patchbay_node_load_balancers_answered_for") == n })
+	}
+	answers(1)
+	tainted := kubeNode(1)
+	tainted.Spec.Taints = []corev1.Taint{{Key: lan.ToBeDeleted, Effect: corev1.TaintEffectNoSchedule}}
+	l.api.set(tainted)
+	answers(0)
+	l.api.set(kubeNode(1))
+	answers(1)
 }
 
 // Without the flag, nothing is asked and nothing answered.

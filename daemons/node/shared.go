@@ -107,11 +107,13 @@ func (s *shared) Transformer() cache.TransformFunc {
 func objectText(obj any) ([]byte, error) {
 	var out struct {
 		Metadata struct {
-			Name   string            `json:"name"`
-			Labels map[string]string `json:"labels,omitempty"`
+			Name              string            `json:"name"`
+			Labels            map[string]string `json:"labels,omitempty"`
+			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp,omitempty"`
 		} `json:"metadata"`
 		Spec struct {
-			PodCIDRs []string `json:"podCIDRs,omitempty"`
+			PodCIDRs []string       `json:"podCIDRs,omitempty"`
+			Taints   []corev1.Taint `json:"taints,omitempty"`
 		} `json:"spec"`
 		Status struct {
 			Addresses []corev1.NodeAddress `json:"addresses,omitempty"`
@@ -120,7 +122,7 @@ func objectText(obj any) ([]byte, error) {
 	switch o := obj.(type) {
 	case *corev1.Node:
 		out.Metadata.Name, out.Metadata.Labels, out.Status.Addresses = o.Name, o.Labels, o.Status.Addresses
-		out.Spec.PodCIDRs = o.Spec.PodCIDRs
+		out.Metadata.DeletionTimestamp, out.Spec.PodCIDRs, out.Spec.Taints = o.DeletionTimestamp, o.Spec.PodCIDRs, o.Spec.Taints
 	case *metav1.PartialObjectMetadata:
 		out.Metadata.Name, out.Metadata.Labels = o.Name, o.Labels
 	default:
