@@ -33,7 +33,7 @@ func (c *Cluster) Save(to io.Writer) error {
 	for _, k := range c.objects.kept {
 		all = append(all, *k)
 	}
-	number := len(c.names(Services)) + len(c.objects.owners)
+	number := len(c.keptNames(Services)) + len(c.objects.owners)
 	c.mu.Unlock()
 	slices.SortFunc(all, func(a, b kept) int { return strings.Compare(a.name, b.name) })
 	return write(saved.NewWriter(to, &head, number), all)

@@ -60,7 +60,7 @@ func New(node string, o services.Options) *Cluster {
 	c.due.all = true
 	c.Copies = copies.New(kinds, copies.Single[Kind, services.Name, item]{
 		Name: func(namespace, name string) services.Name { return services.Name{Namespace: namespace, Name: name} },
-		Read: c.read, Put: c.put, Remove: c.remove, Names: c.known,
+		Read: c.read, Put: c.put, Remove: c.remove, Names: c.names,
 	}.Reader(), &c.mu, func() { resident.Signal(c.changed); c.beside.changed() })
 	c.state = services.State{Options: o, Source: c}
 	for k := range c.wrong {

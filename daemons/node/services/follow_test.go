@@ -295,8 +295,8 @@ func TestProblems(t *testing.T) {
 		if err := f.Set(Services, []byte(`{"metadata":{"name":"s1"}}`)); err == nil {
 			t.Error("takes a Service without a namespace")
 		}
-		if err := f.Replace(Services, listOf(service("s9", ""), `{}`)); err == nil || len(f.names(Services)) != 2 {
-			t.Errorf("a list with an unnamed object: %v, and %d Services", err, len(f.names(Services)))
+		if err := f.Replace(Services, listOf(service("s9", ""), `{}`)); err == nil || len(f.keptNames(Services)) != 2 {
+			t.Errorf("a list with an unnamed object: %v, and %d Services", err, len(f.keptNames(Services)))
 		}
 		must(t, f.Replace(Services, listOf(service("s1", ""))))
 		must(t, f.Replace(EndpointSlices, listOf()))

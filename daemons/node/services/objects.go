@@ -71,7 +71,7 @@ func (k *kept) unpack() (svc *services.Service, list []*services.Slice) {
 func (c *Cluster) Names() iter.Seq[services.Name] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Values(c.names(Services))
+	return slices.Values(c.keptNames(Services))
 }
 
 // Of implements services.Source. What has changed since the state was made is in it already; the next one names it.
@@ -87,8 +87,8 @@ func (c *Cluster) Of(name services.Name) (*services.Service, []*services.Slice) 
 	return now.unpack()
 }
 
-// names returns the names of the objects of a kind.
-func (c *Cluster) names(k Kind) (list []services.Name) {
+// keptNames returns the names of the objects of a kind.
+func (c *Cluster) keptNames(k Kind) (list []services.Name) {
 	switch k {
 	case Services:
 		for name, kept := range c.objects.kept {
@@ -106,9 +106,9 @@ func (c *Cluster) names(k Kind) (list []services.Name) {
 	return list // this node's Node stays
 }
 
-// known returns the names of the objects of a kind, also of those of which nothing is kept but what is wrong.
-func (c *Cluster) known(k Kind) []services.Name {
-	return slices.AppendSeq(c.names(k), maps.Keys(c.wrong[k]))
+// names returns the names of the objects of a kind, also of those of which nothing is kept but what is wrong.
+func (c *Cluster) names(k Kind) []services.Name {
+	return slices.AppendSeq(c.keptNames(k), maps.Keys(c.wrong[k]))
 }
 
 // put stores an object, and notes what it changes.
