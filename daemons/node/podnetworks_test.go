@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"sigs.k8s.io/yaml"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/daemons/node/networks"
@@ -262,6 +263,46 @@ func TestPodNetworks(t *testing.T) {
 	if problems := l.trouble.problems.All(); len(problems) > 0 {
 		t.Error(problems)
 	}
+}
+
+// The example of docs/networks.md works, and the status there is what the pod gets.
+func TestNetworksPage(t *testing.T) {
+	nettest.Need(t, nettest.LinkKind("macvlan"))
+	page, err := os.ReadFile("../../docs/networks.md")
+	must(t, err)
+	l := newNetworksLab(t)
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1"}, PeerName: "eth1-peer"}))
+	link, err := netlink.LinkByName("eth1")
+	must(t, err)
+	t.Cleanup(func() { netlink.LinkDel(link) }) //nolint:errcheck // the namespace ends
+	must(t, netlink.LinkSetUp(link))
+	l.start()
+	for i, object := range strings.Split(block(t, string(page), "yaml"), "---\n") {
+		o := map[string]any{}
+		must(t, yaml.Unmarshal([]byte(object), &o))
+		if pod, ok := o["spec"].(map[string]any); i == 1 && ok {
+			o["metadata"].(map[string]any)["uid"], pod["nodeName"] = "u1", "n1"
+		}
+		l.kind(networks.Kind(i)).put(l.api.metadataFirst([]byte(text(o)), nil))
+	}
+	l.defined("storage")
+	s := l.started("c1", "web", "u1", "storage")
+	l.awaitStatus("web", "pods eth0, shop/storage net1")
+	got := strings.NewReplacer(macOf(t, s.ns, "eth0"), "0a:b4:a6:50:85:a1", macOf(t, s.ns, "net1"), "7a:ae:39:92:e3:fa").Replace(l.annotation("web"))
+	if want := strings.TrimSpace(block(t, string(page), "json")); got != want {
+		t.Errorf("status\n%s\nthe page has\n%s", got, want)
+	}
+}
+
+// block returns the first block of a page in a language.
+func block(t *testing.T, page, language string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(page, "```"+language+"\n")
+	text, _, ends := strings.Cut(rest, "```\n")
+	if !found || !ends {
+		t.Fatalf("the page has no %s", language)
+	}
+	return text
 }
 
 // A definition that is deleted while a pod uses it: the pod's DEL works, and new pods fail with what to do. With a changed one, new pods get the new one.
