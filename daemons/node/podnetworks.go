@@ -49,10 +49,9 @@ type podNetworks struct {
 	unwritten chan struct{} // the files may differ from the cluster
 	untold    chan struct{} // statuses or problems may have changed
 
-	pause time.Duration // after a failure; only publish uses it
-
-	mu   sync.Mutex
-	sent networks.Sent
+	// Only publish uses these fields.
+	pause time.Duration // after a failure
+	sent  networks.Sent
 }
 
 func newPodNetworks(a *Agent) *podNetworks {
@@ -118,10 +117,7 @@ func (p *podNetworks) publish(ctx context.Context) error {
 	pods := p.cluster.Pods()
 	list, wrong := networks.Statuses(plans, pods)
 	p.status.unread(errors.Join(append(errs, wrong...)...))
-	p.mu.Lock()
-	due := p.sent.Due(list, pods, time.Now())
-	p.mu.Unlock()
-	err := p.tell(ctx, due)
+	err := p.tell(ctx, p.sent.Due(list, pods, time.Now()))
 	p.judge(list, pods)
 	if p.status.untold(err); err == nil {
 		p.pause = resident.RetryFirst
@@ -144,13 +140,11 @@ func (p *podNetworks) judge(done []networks.Status, pods []networks.Pod) {
 		j.Attached[done[i].Pod.UID] = true
 	}
 	problems := j.Problems(pods)
-	p.mu.Lock()
 	for i := range pods {
 		if err := p.sent.Refused(&pods[i]); err != nil {
 			problems = append(problems, networks.Problem{Pod: pods[i], Text: err.Error()})
 		}
 	}
-	p.mu.Unlock()
 	p.status.judged(len(j.Definitions), len(done), problems)
 }
 

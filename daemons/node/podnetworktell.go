@@ -65,8 +65,6 @@ func (p *podNetworks) tellOne(ctx context.Context, s *networks.Status) error {
 		p.status.written("failed")
 		return fmt.Errorf("write annotation %s of pod %s/%s: %w", npwg.StatusKey, s.Pod.Namespace, s.Pod.Name, statusAdvice(err))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.sent.Note(*s, refused, time.Now())
 	return nil
 }

@@ -90,7 +90,11 @@ func MakeDir(p paths.Paths) error { return durable.MakeDir(p.State, directory) }
 
 // InOrder sorts plans by the time at which they were last written.
 func InOrder(p paths.Paths, plans []*npwg.Plan) {
-	order.By(plans, func(a, b *npwg.Plan) int { return Since(p, Owner(a)).Compare(Since(p, Owner(b))) })
+	at := make(map[*npwg.Plan]time.Time, len(plans))
+	for _, plan := range plans {
+		at[plan] = Since(p, Owner(plan))
+	}
+	order.By(plans, func(a, b *npwg.Plan) int { return at[a].Compare(at[b]) })
 }
 
 // Ready returns an error if no plan can be written.

@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/npwg"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -55,6 +57,27 @@ func TestRoundTrip(t *testing.T) {
 	must(t, Remove(p, Owner(one)))
 	if list, errs := List(p); len(list) != 1 || len(errs) > 0 || list[0].ContainerID != "c2" {
 		t.Errorf("%+v, %v", list, errs)
+	}
+}
+
+// Plans are in the order in which they were last written.
+func TestInOrder(t *testing.T) {
+	p := paths.Paths{State: t.TempDir()}
+	var want []string
+	for i, name := range []string{"c3", "c1", "c2"} {
+		must(t, Write(p, plan(name)))
+		at := time.Unix(int64(1000+i), 0)
+		must(t, os.Chtimes(path(p, Owner(plan(name))), at, at))
+		want = append(want, name)
+	}
+	list, errs := List(p)
+	InOrder(p, list)
+	var got []string
+	for _, plan := range list {
+		got = append(got, plan.ContainerID)
+	}
+	if !slices.Equal(got, want) || len(errs) > 0 {
+		t.Errorf("%q, %v, want %q", got, errs, want)
 	}
 }
 

@@ -174,3 +174,20 @@ func TestReady(t *testing.T) {
 	must(t, Remove(p))
 	must(t, Ready(p))
 }
+
+// A mirror without definitions was written, too.
+func TestWritten(t *testing.T) {
+	p := paths.Paths{State: t.TempDir()}
+	if Written(p) {
+		t.Error("written before the first Write")
+	}
+	write(t, p, State{Definitions: []npwg.Definition{storage}})
+	write(t, p, State{})
+	if !Written(p) {
+		t.Error("not written after a Write")
+	}
+	must(t, Remove(p))
+	if Written(p) {
+		t.Error("written after Remove")
+	}
+}
