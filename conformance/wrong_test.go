@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/internal/test/reftest"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
@@ -114,15 +116,62 @@ func TestWrongPlugins(t *testing.T) {
 
 func found(t *testing.T, dir string, w wrongPlugin) {
 	t.Helper()
-	only := "^TestWrongPlugin$/^" + strings.ReplaceAll(regexp.QuoteMeta(w.test), "/", "$/^") + "$"
-	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run="+only, "-plugins="+dir, "-settle=200ms")
-	cmd.Env = append(os.Environ(), wrongEnv+"="+w.about, "PATCHBAY_NETTEST=") // in namespaces of its own, because it leaves things
-	out, err := cmd.CombinedOutput()
-	report := string(out)
+	report, err := w.run(dir, "^TestWrongPlugin$/^"+strings.ReplaceAll(regexp.QuoteMeta(w.test), "/", "$/^")+"$")
 	if err == nil || !strings.Contains(report, "--- FAIL: TestWrongPlugin/"+w.test+" (") || strings.Contains(report, "panic:") {
 		t.Fatalf("%s does not find it: %v\n%s", w.test, err, report)
 	}
 	if !strings.Contains(report, w.says) {
 		t.Errorf("the report does not say %q:\n%s", w.says, report)
 	}
+}
+
+// run runs tests of a wrong plugin in a process with namespaces of its own, because it leaves things.
+func (w *wrongPlugin) run(dir, tests string) (report string, err error) {
+	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run="+tests, "-plugins="+dir, "-settle=200ms")
+	cmd.Env = append(os.Environ(), wrongEnv+"="+w.about, "PATCHBAY_NETTEST=")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// aloneFile lists the wrong plugins that one rule finds and no other. The others break more: a DEL that does nothing is found by each
+// rule that calls DEL.
+const aloneFile = "testdata/alone.txt"
+
+// Each wrong plugin of testdata/alone.txt is found by its rule and by no other. In `make test` a few of them run.
+func TestFoundByNoOtherRule(t *testing.T) {
+	dir := reftest.Ours(t)
+	data, err := os.ReadFile(aloneFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := strings.Split(strings.TrimSpace(string(data)), "\n")
+	for i, about := range alone {
+		if i%5 != 0 && !draw.All(t) {
+			continue
+		}
+		at := slices.IndexFunc(wrongPlugins(), func(w wrongPlugin) bool { return w.about == about })
+		if at < 0 {
+			t.Fatalf("%s: no wrong plugin is %q", aloneFile, about)
+		}
+		t.Run(about, func(t *testing.T) {
+			t.Parallel()
+			w := wrongPlugins()[at]
+			if got := w.finders(dir); !slices.Equal(got, []string{path.Base(w.test)}) {
+				t.Errorf("it is found by %q, want %s and no other", got, w.test)
+			}
+		})
+	}
+}
+
+// finders returns the rules that find a wrong plugin.
+func (w *wrongPlugin) finders(dir string) (rules []string) {
+	report, _ := w.run(dir, "^TestWrongPlugin$") // it fails
+	versions := regexp.MustCompile(`^[0-9.]+$`)
+	for _, m := range regexp.MustCompile(`(?m)^ *--- FAIL: TestWrongPlugin/(?:\S+/)?(\S+) \(`).FindAllStringSubmatch(report, -1) {
+		if !versions.MatchString(m[1]) {
+			rules = append(rules, m[1])
+		}
+	}
+	slices.Sort(rules)
+	return slices.Compact(rules)
 }

@@ -118,7 +118,21 @@ func addResult(r *recording) error {
 
 func checkOrder(r *recording) error { return inOrder("CHECK", r.nth(1).of("CHECK"), r.plugins) }
 func checkPrev(r *recording) error  { return prevIs(r.nth(1).of("CHECK"), final(r.nth(0))) }
-func delPrev(r *recording) error    { return prevIs(r.firstRound(2), final(r.nth(0))) }
+func delPrev(r *recording) error    { return prevIs(r.firstRound(2, len(r.plugins)), final(r.nth(0))) }
+
+// dropIns checks that the plugin of the network's directory is one of the list, the last one. The rules about order judge the others.
+func dropIns(r *recording) error {
+	added, want := r.nth(0).of("ADD"), append(slices.Clone(r.plugins), "recorder-3")
+	if err := inOrder("ADD", sorted(added), want); err != nil {
+		return err
+	}
+	if last := added[len(added)-1]; last.Plugin != "recorder-3" {
+		return fmt.Errorf("the last ADD was %s, want that of the file", last)
+	}
+	return inOrder("DEL", sorted(r.firstRound(1, len(want))), want)
+}
+
+func noDropIns(r *recording) error { return inOrder("ADD", sorted(r.nth(0).of("ADD")), r.plugins) }
 
 // delOrder accepts several rounds.
 func delOrder(r *recording) error {

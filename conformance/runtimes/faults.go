@@ -49,10 +49,10 @@ func failsAndHalts(r *recording) error {
 
 // delAfterADD checks that every plugin got a DEL, whether the runtime called it in the ADD or when it was asked.
 func delAfterADD(r *recording) error {
-	if inOrder("DEL", sorted(r.firstRound(0)), r.plugins) == nil {
+	if inOrder("DEL", sorted(r.firstRound(0, len(r.plugins))), r.plugins) == nil {
 		return nil
 	}
-	return inOrder("DEL", sorted(r.firstRound(1)), r.plugins)
+	return inOrder("DEL", sorted(r.firstRound(1, len(r.plugins))), r.plugins)
 }
 
 func delHalts(r *recording) error {
@@ -88,7 +88,7 @@ func delWithoutNetNS(r *recording) error {
 	if d := r.nth(1); d.exit != 0 || d.late {
 		return errors.New(d.why())
 	}
-	return inOrder("DEL", sorted(r.firstRound(1)), r.plugins)
+	return inOrder("DEL", sorted(r.firstRound(1, len(r.plugins))), r.plugins)
 }
 
 // runtimeKilled checks the DEL after a kill, and that nothing stops another ADD.
@@ -216,7 +216,7 @@ func reloads(r *recording) error {
 
 // delSameConf checks that no plugin and no field of the changed file is in the DEL.
 func delSameConf(r *recording) error {
-	calls := r.firstRound(2)
+	calls := r.firstRound(2, len(r.plugins))
 	if err := inOrder("DEL", sorted(calls), r.plugins); err != nil {
 		return fmt.Errorf("the network's file was changed after the ADD: %w", err)
 	}

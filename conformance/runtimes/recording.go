@@ -158,9 +158,9 @@ func (r *recording) nth(i int) *done { return r.done[i] }
 
 // firstRound returns an operation's calls of DEL, without those that repeat them: containerd detaches when a sandbox is stopped and
 // when it is removed, and by then has no result any more.
-func (r *recording) firstRound(i int) []*call {
+func (r *recording) firstRound(i, plugins int) []*call {
 	calls := r.nth(i).of("DEL")
-	return calls[:min(len(calls), len(r.plugins))]
+	return calls[:min(len(calls), plugins)]
 }
 
 // all returns the calls of every operation.

@@ -20,6 +20,7 @@ type scenario struct {
 	version    string // cniVersion; empty is the newest of the runtime
 	keys       string // others of the network's configuration, such as `"disableGC": true, `
 	plugins    []string
+	dropIn     string // the plugin of a file in the network's own directory
 	operations []operation
 	hangs      bool // it needs to know how long the runtime waits for a plugin
 }
@@ -68,6 +69,9 @@ var scenarios = []scenario{
 		{do: "add"}, {do: "check", orders: map[string]string{"recorder-2 CHECK": orderFail}, fails: true}, {do: "del"},
 	}},
 	{name: "check-disabled", keys: `"disableCheck": true, `, plugins: three, operations: []operation{{do: "add"}, {do: "check"}, {do: "del"}}},
+
+	{name: "drop-ins", plugins: []string{first, second}, dropIn: third, operations: []operation{{do: "add"}, {do: "del"}}},
+	{name: "inlined", keys: `"loadOnlyInlinedPlugins": true, `, plugins: []string{first, second}, dropIn: third, operations: []operation{{do: "add"}, {do: "del"}}},
 
 	{name: "versions", version: olderVersion, keys: `"cniVersions": ["0.4.0", "99.0.0", "1.1.0", "1.0.0"], `, plugins: three, operations: []operation{{do: "add"}, {do: "del"}}},
 	{name: "older", version: olderVersion, plugins: three, operations: []operation{{do: "add"}, {do: "check"}, {do: "del"}}},

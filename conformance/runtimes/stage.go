@@ -158,7 +158,17 @@ func (s *stage) prepare(r *recording) error {
 		name, value, _ := strings.Cut(kv, "=")
 		s.did("export %s='%s'", name, value)
 	}
-	return s.writeConf(s.plugins)
+	return errors.Join(s.writeConf(s.plugins), s.writeDropIn())
+}
+
+// writeDropIn writes a plugin's file into the network's directory.
+func (s *stage) writeDropIn() error {
+	if s.dropIn == "" {
+		return nil
+	}
+	dir := s.in("net.d/" + s.name)
+	s.did("mkdir %s; echo '%s' >%[1]s/20-more.conf", dir, s.dropIn)
+	return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "20-more.conf"), []byte(s.dropIn), 0o644))
 }
 
 // writeConf writes the network's file.

@@ -97,6 +97,22 @@ func (w *wrong) use(data []byte) error {
 	for _, p := range list {
 		w.plugins = append(w.plugins, p.(map[string]any))
 	}
+	return w.useDropIns()
+}
+
+// useDropIns appends the plugins of the network's directory.
+func (w *wrong) useDropIns() error {
+	if w.fault == "drop-ins" || w.network["loadOnlyInlinedPlugins"] == true && w.fault != "drop-ins-off" {
+		return nil
+	}
+	files, _ := filepath.Glob(filepath.Join(os.Getenv("NETCONFPATH"), fmt.Sprint(w.network["name"]), "*.conf"))
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		w.plugins = append(w.plugins, parseObject(string(data)))
+	}
 	return nil
 }
 
