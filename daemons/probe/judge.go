@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/l4"
@@ -75,6 +76,9 @@ func (t *tracer) ends(s *shot, k kind) *trace.Finding {
 	if k != probe {
 		slices.Reverse(order)
 	}
+	if t.hairpin && k == probe {
+		return t.hairpinEnds(s)
+	}
 	reach := -1
 	for i, v := range order {
 		if v.of[k].seen() {
@@ -84,6 +88,11 @@ func (t *tracer) ends(s *shot, k kind) *trace.Finding {
 	if reach < 0 {
 		return nil
 	}
+	return t.endsAt(s, order, reach, k)
+}
+
+// endsAt explains why packets came to no place behind order[reach].
+func (t *tracer) endsAt(s *shot, order []*view, reach int, k kind) *trace.Finding {
 	v := order[reach]
 	final := reach == len(order)-1 && (k != probe || t.target() != nil)
 	switch of := &v.of[k]; {
@@ -99,6 +108,22 @@ func (t *tracer) ends(s *shot, k kind) *trace.Finding {
 		return nil
 	}
 	return t.inRouting(s, v, k, final)
+}
+
+// hairpinEnds returns where a packet ends that the host shall send back to its source.
+func (t *tracer) hairpinEnds(s *shot) *trace.Finding {
+	own, host := s.views[0], s.views[1]
+	of := &own.of[probe]
+	switch {
+	case of.came("input"):
+		return nil
+	case of.last.hook == "postrouting" && host.of[probe].seen():
+		return t.endsAt(s, []*view{own, host, own}, 1, probe)
+	case of.drop == nil && of.last.hook == "prerouting" && of.last.end && of.src == s.src:
+		return finding(own.at.name, trace.Hairpin, fmt.Sprintf("the packet comes back to its sender with the sender's own address %s as source, which the kernel refuses", of.src),
+			"masquerade it: Patchbay does that for ports that it publishes (patchbay repair); for another program's ports, its hairpin option")
+	}
+	return t.endsAt(s, []*view{own}, 0, probe)
 }
 
 // inHook explains why packets came to the begin of a hook, not to its end, and no rule of nftables says so.
@@ -139,7 +164,7 @@ func (t *tracer) inRouting(s *shot, v *view, k kind, final bool) *trace.Finding 
 func (t *tracer) between(s *shot, v, next *view, k kind) *trace.Finding {
 	of := &v.of[k]
 	hop := v.at.hop(of.out, of.dst)
-	f := t.otherEnd(v.at, next.at, of.out)
+	f := t.otherEnd(v.at, next.at, of.out, of.dst)
 	if f == nil {
 		f = t.down(v.at, of.out)
 	}
@@ -184,7 +209,8 @@ func (t *tracer) neighbour(at, next *place, of *sight, hop netip.Addr) *trace.Fi
 		return t.unanswering(at, next, of, hop)
 	}
 	n, ok := at.neigh(of.out, hop)
-	if mac := next.macOf(hop); ok && mac != "" && mac != n.HardwareAddr.String() {
+	if l := next.linkOf(hop); ok && l != nil && l.Attrs().HardwareAddr.String() != n.HardwareAddr.String() {
+		mac := l.Attrs().HardwareAddr
 		return finding(at.name, trace.Duplicate, fmt.Sprintf("%s takes %s for %s, but %s has %s there: another machine or container has the same address, or the entry is old", at.name, n.HardwareAddr, hop, next.name, mac),
 			at.inside(fmt.Sprintf("ip neigh del %s dev %s", hop, at.link(of.out)))+"; if it comes back, find who else has the address")
 	}
@@ -204,7 +230,7 @@ func (t *tracer) unanswering(at, next *place, of *sight, hop netip.Addr) *trace.
 			}
 		}
 	}
-	if next != t.host() && next.macOf(hop) == "" {
+	if next != t.host() && next.linkOf(hop) == nil {
 		return finding(next.name, trace.NotHere, fmt.Sprintf("%s does not have the address %s", next.name, hop), "patchbay check says what it should have; attach it again")
 	}
 	return noNeighbour(at, of.out, hop)
@@ -238,32 +264,27 @@ func (t *tracer) wrongGateway(at, next *place, out int, hop netip.Addr) *trace.F
 	return f
 }
 
-// otherEnd explains by the veth's other end on the host why packets do not come through.
-func (t *tracer) otherEnd(at, next *place, out int) *trace.Finding {
-	inside := at
+// otherEnd explains by the veth between a container and the host why packets to an address do not come through.
+func (t *tracer) otherEnd(at, next *place, out int, dst netip.Addr) *trace.Finding {
+	inside, link := at, netlink.Link(nil)
 	if at == t.host() {
-		inside = next
+		inside, link = next, next.linkOf(dst)
+	} else if l, err := at.conn.LinkAt(out); err == nil {
+		link = l
 	}
-	links, err := inside.conn.LinkList()
-	if err != nil || inside == t.host() {
+	if link == nil || inside == t.host() || link.Type() != "veth" {
 		return nil
 	}
-	for _, l := range links {
-		if inside == at && l.Attrs().Index != out {
-			continue
-		}
-		if f := t.down(inside, l.Attrs().Index); f != nil && l.Type() == "veth" {
-			return f
-		}
-		port := t.port(inside, l.Attrs().Index)
-		if port != nil && port.Attrs().MasterIndex == 0 && inside != at && t.bridge(out) {
-			return finding(t.host().name, trace.LinkDown, port.Attrs().Name+" is no port of "+t.host().link(out), fmt.Sprintf("ip link set %s master %s", port.Attrs().Name, t.host().link(out)))
-		}
-		if master := t.hostEnd(inside, l.Attrs().Index); master != 0 {
-			if f := t.down(t.host(), master); f != nil {
-				return f
-			}
-		}
+	index := link.Attrs().Index
+	if f := t.down(inside, index); f != nil {
+		return f
+	}
+	port := t.port(inside, index)
+	if port != nil && port.Attrs().MasterIndex == 0 && inside != at && t.bridge(out) {
+		return finding(t.host().name, trace.LinkDown, port.Attrs().Name+" is no port of "+t.host().link(out), fmt.Sprintf("ip link set %s master %s", port.Attrs().Name, t.host().link(out)))
+	}
+	if master := t.hostEnd(inside, index); master != 0 {
+		return t.down(t.host(), master)
 	}
 	return nil
 }

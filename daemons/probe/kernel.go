@@ -45,19 +45,20 @@ func (p *place) neigh(link int, a netip.Addr) (n netlink.Neigh, ok bool) {
 	return list[i], true
 }
 
-// macOf returns the Ethernet address of the link that has an address, or "".
-func (p *place) macOf(a netip.Addr) string {
+// linkOf returns the link that has an address, or nil.
+func (p *place) linkOf(a netip.Addr) netlink.Link {
 	links, err := p.conn.LinkList()
 	if err != nil {
-		return ""
+		return nil
 	}
-	for _, l := range links {
+	i := slices.IndexFunc(links, func(l netlink.Link) bool {
 		addrs, err := p.conn.Addrs(l.Attrs().Index)
-		if err == nil && slices.ContainsFunc(addrs, func(x nl.Addr) bool { return x.Prefix.Addr().Unmap() == a }) {
-			return l.Attrs().HardwareAddr.String()
-		}
+		return err == nil && slices.ContainsFunc(addrs, func(x nl.Addr) bool { return x.Prefix.Addr().Unmap() == a })
+	})
+	if i < 0 {
+		return nil
 	}
-	return ""
+	return links[i]
 }
 
 // onLink reports whether an address is in a subnet of a link.

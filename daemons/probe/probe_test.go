@@ -4,19 +4,48 @@
 package probe
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/patchbay-net/patchbay/internal/conntrack"
 	"github.com/patchbay-net/patchbay/internal/l4"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/policy"
+	"github.com/patchbay-net/patchbay/internal/policy/enforce"
 	"github.com/patchbay-net/patchbay/internal/test/nettest"
 	"github.com/patchbay-net/patchbay/internal/trace"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+// TestMain runs a question as a process of its own if a test asks for it.
+func TestMain(m *testing.M) {
+	if text := os.Getenv(askVariable); text != "" {
+		os.Exit(askAlone(text))
+	}
+	nettest.Main(m)
+}
+
+const askVariable = "PATCHBAY_TRACE_QUESTION"
+
+func askAlone(text string) int {
+	var q trace.Question
+	err := json.Unmarshal([]byte(text), &q)
+	if err == nil {
+		_, err = Host{Proc: "/proc", Wait: time.Minute}.Trace(q)
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
 
 // lab is a node (the namespace of the test) with two networks, and a machine outside.
 //
@@ -38,18 +67,20 @@ ip link add up0 type veth peer name eth0 netns trace-out; ip addr add 198.51.100
 ip -n trace-out addr add 198.51.100.2/24 dev eth0; ip -n trace-out link set eth0 up
 while read ns br addr; do
 	ip link add v$ns type veth peer name eth0 netns trace-$ns; ip link set v$ns master $br up
-	ip -n trace-$ns addr add $addr/24 dev eth0; ip -n trace-$ns link set eth0 up; ip -n trace-$ns route add default via ${addr%.*}.1
+	ip -n trace-$ns link set lo up; ip -n trace-$ns addr add $addr/24 dev eth0; ip -n trace-$ns link set eth0 up; ip -n trace-$ns route add default via ${addr%.*}.1
 done <<E
 a br0 10.77.0.2
 b br0 10.77.0.3
 c br1 10.78.0.2
 E`)
 	t.Cleanup(func() {
-		l.sh(`for link in br0 br1 up0 va vb vc; do ip link del $link; done; nft flush ruleset; ip route flush type unreachable`)
+		l.sh(`for link in br0 br1 up0 va vb vc; do ip link del $link; done; nft flush ruleset; ip route flush type unreachable
+! command -v iptables-legacy >/dev/null || iptables-legacy -F`)
 	})
-	for _, name := range []string{"b", "c", "out"} {
+	for _, name := range []string{"a", "b", "c", "out"} {
 		l.listen(name, ":8080")
 	}
+	l.listen("c", "127.0.0.1:8081")
 	return l
 }
 
@@ -77,7 +108,7 @@ func (l *lab) listen(name, at string) {
 func (l *lab) end(word string) trace.End {
 	switch word {
 	case "host":
-		return trace.End{Word: word, Local: true}
+		return trace.End{Word: word, Addr: netip.MustParseAddr("10.77.0.1"), Local: true}
 	case "out":
 		return trace.End{Word: word, Addr: netip.MustParseAddr("198.51.100.2")}
 	}
@@ -87,15 +118,36 @@ func (l *lab) end(word string) trace.End {
 
 func (l *lab) ask(from, to string, protocol l4.Protocol, port uint16) *trace.Report {
 	l.Helper()
-	q := trace.Question{From: l.end(from), To: l.end(to), Protocol: protocol, Port: port}
+	q := trace.Question{From: l.end(from), To: l.end(to), Protocol: protocol, Port: port, Containers: []trace.End{l.end("a"), l.end("c")}}
+	if from == "host" {
+		q.From.Addr = netip.Addr{}
+	}
+	return l.trace(q)
+}
+
+// trace answers a question, and looks for what is left.
+func (l *lab) trace(q trace.Question) *trace.Report {
+	l.Helper()
 	r, err := Host{Proc: "/proc"}.Trace(q)
 	if err != nil {
 		l.Fatal(err)
 	}
-	if out, err := exec.Command("sh", "-c", "nft list ruleset | grep "+"patchbay_trace; ip netns exec trace-b nft list ruleset").CombinedOutput(); len(out) > 0 {
-		l.Errorf("left behind: %s (%v)", out, err)
+	l.nothingLeft()
+	flows, err := conntrack.Among(map[netip.Addr]bool{q.From.Addr: true}, func(f conntrack.Flow) bool { return true })
+	if len(flows) > 0 || err != nil {
+		l.Errorf("connections are left: %v (%v)", flows, err)
 	}
 	return r
+}
+
+func (l *lab) nothingLeft() {
+	l.Helper()
+	for _, ns := range []string{"", "ip netns exec trace-a ", "ip netns exec trace-c "} {
+		out, err := exec.Command("sh", "-c", ns+"nft list tables").CombinedOutput()
+		if err != nil || strings.Contains(string(out), nft.TraceTable) {
+			l.Errorf("%sleft behind: %s (%v)", ns, out, err)
+		}
+	}
 }
 
 const masq = `nft 'table ip m { chain p { type nat hook postrouting priority srcnat; ip saddr 10.77.0.0/24 oifname "up0" masquerade; }; }'
@@ -162,13 +214,28 @@ func TestBrokenNodes(t *testing.T) {
 			verdict: trace.Ends, cause: trace.OwnFirewall, where: "c", text: "inet own i rule 1"},
 		{name: "a bridge's table", breaks: `nft 'table bridge x { chain f { type filter hook forward priority 0; ip daddr 10.77.0.3 drop; }; }'`, from: "a", to: "b", port: 8080,
 			verdict: trace.Ends, cause: trace.Rule, where: "the host", text: "bridge x f rule 1"},
+		{name: "br_netfilter", breaks: "iptables-nft -P FORWARD DROP", from: "a", to: "b", port: 8080,
+			verdict: trace.Ends, cause: trace.Rule, where: "the host", text: "ip filter FORWARD drops by its policy"},
+		{name: "iptables-legacy", breaks: "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", from: "a", to: "c", port: 8080,
+			verdict: trace.Ends, cause: trace.Legacy, where: "the host", text: "at the hook forward", fix: "iptables-legacy -vnL FORWARD"},
+		{name: "listens on another address", breaks: "true", from: "a", to: "c", port: 8081,
+			verdict: trace.Refused, cause: trace.NoListener, where: "c", text: "only on 127.0.0.1", fix: "0.0.0.0"},
+		{name: "to itself", breaks: "true", from: "c", to: "c", port: 8080, verdict: trace.Arrives},
+		{name: "to the host, no listener", breaks: "true", from: "a", to: "host", port: 8080,
+			verdict: trace.Refused, cause: trace.NoListener, where: "the host"},
+		{name: "hairpin", breaks: `nft 'table ip p { chain d { type nat hook prerouting priority dstnat; tcp dport 9090 dnat to 10.77.0.2:8080; }; }'`, from: "a", to: "host", port: 9090,
+			verdict: trace.Ends, cause: trace.Hairpin, where: "a", text: "own address 10.77.0.2 as source"},
+		{name: "a published port", breaks: `nft 'table ip p { chain d { type nat hook prerouting priority dstnat; tcp dport 9090 dnat to 10.78.0.2:8080; }; }'`, from: "a", to: "host", port: 9090,
+			verdict: trace.Arrives},
 		{name: "MTU black hole", breaks: "ip link set br1 mtu 1400; ip link set br1 mtu 1500; ip link set vc mtu 1300", from: "a", to: "c", port: 8080,
 			verdict: trace.Ends, cause: trace.MTU, text: "1500"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLab(t)
-			if strings.Contains(c.breaks, "iptables-nft") {
-				nettest.Need(t, nettest.Program("iptables-nft"))
+			for _, program := range []string{"iptables-nft", "iptables-legacy"} {
+				if strings.Contains(c.breaks, program) {
+					nettest.Need(t, nettest.Program(program))
+				}
 			}
 			l.sh(c.breaks)
 			protocol := l4.TCP
@@ -185,5 +252,118 @@ func TestBrokenNodes(t *testing.T) {
 			}
 			t.Log(r.Headline())
 		})
+	}
+}
+
+// TestPolicies asks about what network policies drop, out of a pod and into one.
+func TestPolicies(t *testing.T) {
+	for name, c := range map[string]struct{ policy, text string }{
+		"in":  {`{"podSelector":{"matchLabels":{"app":"c"}},"policyTypes":["Ingress"]}`, "policy_dropin_isolated"},
+		"out": {`{"podSelector":{"matchLabels":{"app":"a"}},"policyTypes":["Egress"]}`, "policy_dropout_isolated"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			fw := nft.Open("")
+			defer fw.Close() //nolint:errcheck // a test
+			s := &policy.State{Node: "n1", Namespaces: []policy.Namespace{{Name: "shop"}}}
+			for _, pod := range []string{"a", "c"} {
+				s.Pods = append(s.Pods, policy.Pod{Namespace: "shop", Name: pod, UID: pod, Node: "n1", Phase: "Running",
+					Addresses: []netip.Addr{l.end(pod).Addr}, Labels: policy.LabelsOf(map[string]string{"app": pod})})
+			}
+			np, err := policy.ParseNetworkPolicy(fmt.Appendf(nil, `{"metadata":{"namespace":"shop","name":"closed"},"spec":%s}`, c.policy))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Policies = append(s.Policies, np)
+			if err := enforce.New(fw, enforce.Options{}).Load(context.Background(), policy.NewDecider(s).Program, nil); err != nil {
+				t.Fatal(err)
+			}
+			q := trace.Question{From: l.end("a"), To: l.end("c"), Protocol: l4.TCP, Port: 8080, Policies: &trace.Judgement{Text: "dropped: isolated by networkpolicy shop/closed"}}
+			r := l.trace(q)
+			if r.Verdict != trace.Ends || r.Finding.Cause != trace.Policy || !strings.Contains(r.Finding.Text, "inet patchbay") || !strings.HasSuffix(r.Finding.Text, "shop/closed") || r.Disagreement != "" {
+				t.Errorf("got\n%s", r.Text())
+			}
+			t.Log(r.Headline())
+
+			q.Policies = &trace.Judgement{Text: "allowed", Allowed: true}
+			if r := l.trace(q); !strings.Contains(r.Disagreement, "by the evaluation the packet passes") {
+				t.Errorf("the policies were said to allow it: got\n%s", r.Text())
+			}
+			q.To, q.Policies = l.end("b"), &trace.Judgement{Text: "dropped"}
+			if r := l.trace(q); name == "in" && !strings.Contains(r.Disagreement, "but it arrived") {
+				t.Errorf("the policies were said to drop it: got\n%s", r.Text())
+			}
+		})
+	}
+}
+
+// TestKilled kills a trace while it waits. Nothing is left.
+func TestKilled(t *testing.T) {
+	l := newLab(t)
+	l.sh("ip -n trace-c link set eth0 down")
+	question, err := json.Marshal(trace.Question{From: l.end("a"), To: l.end("c"), Protocol: l4.TCP, Port: 8080})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), askVariable+"="+string(question))
+		errs, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for begun := time.Now(); !l.traces() && time.Since(begun) < 20*time.Second; {
+			time.Sleep(time.Millisecond) // it waits for a state, not for a time
+		}
+		if !l.traces() {
+			t.Error("the trace has not begun")
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		said, _ := io.ReadAll(errs)
+		var ended *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &ended) || len(said) > 0 {
+			t.Errorf("it ended with %v: %s", err, said)
+		}
+		l.nothingLeft()
+	}
+}
+
+// traces reports whether a trace runs in the target, the last namespace that it enters.
+func (l *lab) traces() bool {
+	out, err := exec.Command("ip", "netns", "exec", "trace-c", "nft", "list", "tables").Output()
+	return err == nil && strings.Contains(string(out), nft.TraceTable)
+}
+
+// TestPacket compares the checksums with those of RFC 1071, and reads what it wrote.
+func TestPacket(t *testing.T) {
+	for _, addrs := range [][2]string{{"10.0.0.1", "10.0.0.2"}, {"fd00::1", "fd00::2"}} {
+		for _, protocol := range []l4.Protocol{l4.TCP, l4.UDP, l4.ICMP} {
+			p, err := newPacket(netip.MustParseAddr(addrs[0]), netip.MustParseAddr(addrs[1]), protocol, 80)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.sport = 1234
+			for _, pad := range []int{0, 1, 1400} {
+				p.pad = pad
+				b := p.bytes()
+				network, transport := b[:p.network()], b[p.network():]
+				if sum := p.checksum(transport); sum != 0 && sum != 0xffff {
+					t.Errorf("%v %s, %d bytes: the checksum is wrong by %#x", addrs, protocol, pad, sum)
+				}
+				if s, ok := p.read(network, transport[:min(20, len(transport))]); !ok || s.kind != probe || s.src != p.src || s.dst != p.dst {
+					t.Errorf("%v %s: read %+v", addrs, protocol, s)
+				}
+				for _, m := range p.matches()[:1] {
+					if got := transport[m.Offset : int(m.Offset)+len(m.Value)]; string(got) != string(m.Value) {
+						t.Errorf("%v %s: the rule looks for %x, the packet has %x", addrs, protocol, m.Value, got)
+					}
+				}
+			}
+		}
 	}
 }

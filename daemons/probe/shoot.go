@@ -40,7 +40,8 @@ func (t *tracer) probe() error {
 	if err != nil {
 		return err
 	}
-	if found, again := t.behind(s); again {
+	found, again := t.behind(s)
+	if t.hairpin = again && found.NS == t.From.NS; again && !t.hairpin {
 		if err := t.add(found); err != nil {
 			return err
 		}
@@ -51,7 +52,7 @@ func (t *tracer) probe() error {
 		}
 	}
 	t.judge(s)
-	if t.report.Verdict == trace.Arrives {
+	if t.report.Verdict == trace.Arrives && t.To.Container() && !t.hairpin {
 		return t.large(p)
 	}
 	return nil

@@ -37,7 +37,9 @@ type place struct {
 type tracer struct {
 	Host
 	trace.Question
+	node     *place   // the host
 	places   []*place // in the order in which the packet comes there
+	hairpin  bool     // the host sends the packet back to its source
 	report   *trace.Report
 	expected *trace.Finding // by the evaluation
 }
@@ -59,19 +61,24 @@ func (h Host) Trace(q trace.Question) (r *trace.Report, err error) {
 
 // enter opens the places.
 func (t *tracer) enter() error {
+	conn, err := nl.Host(t.Proc)
+	if err != nil {
+		return err
+	}
+	t.node = &place{name: "the host", conn: conn}
 	if t.From.Container() {
 		if err := t.add(t.From); err != nil {
 			return err
 		}
 	}
-	host, err := nl.Host(t.Proc)
-	if err != nil {
-		return err
-	}
-	t.places = append(t.places, &place{name: "the host", conn: host})
-	if t.To.Container() && t.To.NS != t.From.NS {
+	switch {
+	case t.To.Container() && t.To.NS == t.From.NS: // the packet does not leave the container
+		return nil
+	case t.To.Container():
+		t.places = append(t.places, t.node)
 		return t.add(t.To)
 	}
+	t.places = append(t.places, t.node)
 	return nil
 }
 
@@ -90,7 +97,12 @@ func (t *tracer) add(e trace.End) error {
 
 func (t *tracer) close() {
 	for _, p := range t.places {
-		p.conn.Close()
+		if p != t.node {
+			p.conn.Close()
+		}
+	}
+	if t.node != nil {
+		t.node.conn.Close()
 	}
 }
 
@@ -99,19 +111,17 @@ func (t *tracer) source() *place { return t.places[0] }
 
 // target returns the place of a local target, or nil.
 func (t *tracer) target() *place {
-	if !t.To.Local || t.Translated {
+	switch {
+	case t.hairpin:
+		return t.source()
+	case !t.To.Local || t.Translated:
 		return nil
 	}
 	return t.places[len(t.places)-1]
 }
 
 // host returns the place of the host.
-func (t *tracer) host() *place {
-	if t.From.Container() {
-		return t.places[1]
-	}
-	return t.places[0]
-}
+func (t *tracer) host() *place { return t.node }
 
 // socket opens a socket in the namespace.
 func (p *place) socket(family, kind, protocol int) (int, error) {

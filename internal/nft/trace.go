@@ -46,15 +46,15 @@ type Trace struct {
 	Frames bool // the kernel can trace what a bridge forwards
 	Lost   bool // the kernel told more than the socket could hold
 
-	tables  Conn
-	events  *socket
-	expires bool // the kernel knows no owner
+	tables Conn
+	events *socket
+	flags  byte // of the tables; 0 if the kernel knows no owner
 }
 
 // OpenTrace marks packets that meet one of the matches, in the namespace in which dial opens netlink sockets. Only one
 // trace may run at a time.
 func OpenTrace(dial func(protocol int) (fd int, err error), matches ...TraceMatch) (*Trace, error) {
-	t := &Trace{}
+	t := &Trace{flags: tableFlagOwner}
 	if err := t.open(dial, matches); err != nil {
 		return nil, errors.Join(fmt.Errorf("trace packets: %w", err), t.Close())
 	}
@@ -100,7 +100,7 @@ func (t *Trace) listen() error {
 
 // Close removes the tables, and closes the sockets.
 func (t *Trace) Close() (err error) {
-	if t.expires && t.tables.nl != nil {
+	if t.flags == 0 && t.tables.nl != nil {
 		err = t.remove()
 	}
 	if t.events != nil {
@@ -113,9 +113,14 @@ func (t *Trace) Close() (err error) {
 // install makes the table of a family.
 func (t *Trace) install(f nftables.TableFamily, matches []TraceMatch) error {
 	err := t.load(f, matches)
-	if !t.expires && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)) && f == nftables.TableFamilyINet {
-		t.expires = true
-		return errors.Join(t.remove(), t.load(f, matches))
+	if errors.Is(err, unix.EEXIST) { // an older kernel has kept what a killed process left; it does not let us remove a table with an owner
+		if err = t.remove(); err == nil {
+			err = t.load(f, matches)
+		}
+	}
+	if (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)) && f == nftables.TableFamilyINet && t.flags != 0 {
+		t.flags = 0
+		err = t.load(f, matches)
 	}
 	return err
 }
@@ -147,16 +152,12 @@ func (t *Trace) load(f nftables.TableFamily, matches []TraceMatch) error {
 	if err != nil {
 		return err
 	}
-	flags := byte(tableFlagOwner)
-	if t.expires {
-		flags = 0
-	}
-	return t.tables.send(append([]netlink.Message{traceMessage(unix.NFT_MSG_NEWTABLE, f, netlink.Create|netlink.Excl, flags)}, msgs...))
+	return t.tables.send(append([]netlink.Message{traceMessage(unix.NFT_MSG_NEWTABLE, f, netlink.Create|netlink.Excl, t.flags)}, msgs...))
 }
 
 // fill queues what is in the table.
 func (t *Trace) fill(enc *nftables.Conn, table *nftables.Table, matches []TraceMatch) error {
-	if t.expires {
+	if t.flags == 0 {
 		set := &nftables.Set{Table: table, Name: traceSet, KeyType: nftables.TypeInetProto, HasTimeout: true}
 		var elems []nftables.SetElement
 		for _, m := range matches {
@@ -187,7 +188,7 @@ func traceChain(enc *nftables.Conn, table *nftables.Table, name string, hook, pr
 // marks returns a rule.
 func (t *Trace) marks(m TraceMatch) match {
 	r := metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{m.Protocol})
-	if t.expires {
+	if t.flags == 0 {
 		r = append(r, inSet(traceSet, false))
 	}
 	return append(r,

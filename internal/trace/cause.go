@@ -25,6 +25,7 @@ const (
 	NotHere      Cause = "not-its-address"
 	NoWayBack    Cause = "no-way-back"
 	Masquerade   Cause = "no-masquerade"
+	Hairpin      Cause = "hairpin"
 	NoListener   Cause = "no-listener"
 	Silent       Cause = "silent"
 	MTU          Cause = "mtu"
