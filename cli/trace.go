@@ -236,8 +236,8 @@ func (f *finder) policies(from, to why.End, pair [2]netip.Addr, target why.Targe
 	if err != nil || a == nil {
 		return nil, err
 	}
-	text := strings.ReplaceAll(strings.TrimSpace(a.Text()), "\n", ";")
-	_, reasons, _ := strings.Cut(text, ";")
+	text := strings.ReplaceAll(strings.TrimSpace(a.Text()), "\n", "; ")
+	_, reasons, _ := strings.Cut(text, "; ")
 	return &trace.Judgement{
 		Text:    strings.Join(strings.Fields(string(a.Verdict)+": "+reasons), " "),
 		Allowed: a.Verdict != why.Dropped && a.Verdict != why.Rejected,

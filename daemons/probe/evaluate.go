@@ -197,7 +197,10 @@ func (t *tracer) routeFinding(p *place, err error, in int, from, to netip.Addr) 
 	case in != 0 && ferr == nil && !forwards:
 		f.Cause, f.Text, f.Fix = trace.Forwarding, fmt.Sprintf("forwarding is off for packets from %s", p.link(in)), p.inside("sysctl -w "+forwardingKey(to, p.link(in)))
 	case errors.Is(err, unix.ENETUNREACH):
-		f.Cause, f.Text, f.Fix = trace.NoRoute, fmt.Sprintf("there is no route to %s", to), p.inside("ip route add default via GATEWAY")+", or a route to the address"
+		f.Cause, f.Text, f.Fix = trace.NoRoute, fmt.Sprintf("there is no route to %s", to), "add a default route, or a route to the address: "+p.inside("ip route")
+		if gateways := t.gateways(p, to); len(gateways) > 0 {
+			f.Fix = p.inside("ip route add default via "+gateways[0].String()) + `; for all containers of the network, "isDefaultGateway": true or "routes" in its configuration`
+		}
 		if l := t.downLink(p); l != nil {
 			return *l
 		}
@@ -222,6 +225,35 @@ func (p *place) strict(in int, from netip.Addr) bool {
 	mode := max(p.sysctl("net/ipv4/conf/all/rp_filter"), p.sysctl("net/ipv4/conf/"+p.link(in)+"/rp_filter"))
 	r, err := p.route(from, 0, netip.Addr{})
 	return mode != 0 && err != nil || mode == 1 && r.LinkIndex != in
+}
+
+// gateways returns the addresses that the host has on the links of a container, of the family of an address.
+func (t *tracer) gateways(p *place, like netip.Addr) (list []netip.Addr) {
+	links, err := p.conn.LinkList()
+	if err != nil || p == t.host() {
+		return nil
+	}
+	for _, l := range links {
+		list = append(list, t.hostAddrs(t.hostEnd(p, l.Attrs().Index), like)...)
+	}
+	return list
+}
+
+// hostAddrs returns the addresses of a link of the host, of the family of an address.
+func (t *tracer) hostAddrs(index int, like netip.Addr) (list []netip.Addr) {
+	if index == 0 {
+		return nil
+	}
+	addrs, err := t.host().conn.Addrs(index)
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		if own := a.Prefix.Addr().Unmap(); own.Is4() == like.Is4() && !own.IsLinkLocalUnicast() {
+			list = append(list, own)
+		}
+	}
+	return list
 }
 
 // downLink returns a finding if a link of a container is down: its routes are gone then.

@@ -247,19 +247,13 @@ func (t *tracer) wrongGateway(at, next *place, out int, hop netip.Addr) *trace.F
 		return nil
 	}
 	in := t.hostEnd(at, out)
-	addrs, err := t.host().conn.Addrs(in)
-	if in == 0 || err != nil {
+	if in == 0 || t.host().linkOf(hop) != nil {
 		return nil
 	}
 	f := finding(at.name, trace.WrongGateway, fmt.Sprintf("its gateway %s is no address of %s on the host", hop, t.host().link(in)), "give "+t.host().link(in)+" an address")
-	for _, a := range addrs {
-		switch own := a.Prefix.Addr().Unmap(); {
-		case own == hop:
-			return nil
-		case own.Is4() == hop.Is4() && !own.IsLinkLocalUnicast():
-			f.Text += fmt.Sprintf(", which has %s", own)
-			f.Fix = at.inside(fmt.Sprintf("ip route replace default via %s", own))
-		}
+	if own := t.hostAddrs(in, hop); len(own) > 0 {
+		f.Text += fmt.Sprintf(", which has %s", own[0])
+		f.Fix = at.inside(fmt.Sprintf("ip route replace default via %s", own[0]))
 	}
 	return f
 }

@@ -120,18 +120,20 @@ func procAddr(text string) string {
 
 // icmpText says in words what an ICMP error says (RFC 792, RFC 1812, RFC 4443).
 func icmpText(v6 bool, icmp [2]byte) string {
-	list := []string{"network unreachable", "host unreachable", "protocol unreachable", "port unreachable", "too long for a link (fragmentation needed)"}
-	switch typ, code := icmp[0], int(icmp[1]); {
-	case v6 && typ == 1:
-		return append([]string{"no route", "prohibited", "beyond the scope of the source", "address unreachable", "port unreachable", "source refused", "route refused"}, make([]string, 256)...)[code]
-	case v6 && typ == 2:
-		return "too long for a link (packet too big)"
-	case !v6 && typ == 3 && code < len(list):
-		return list[code]
+	typ, code := icmp[0], int(icmp[1])
+	unreachable := []string{"network unreachable", "host unreachable", "protocol unreachable", "port unreachable", "too long for a link (fragmentation needed)"}
+	if v6 {
+		unreachable = []string{"no route", "prohibited", "beyond the scope of the source", "address unreachable", "port unreachable", "source refused", "route refused"}
+	}
+	switch {
+	case (v6 && typ == 1 || !v6 && typ == 3) && code < len(unreachable):
+		return unreachable[code]
 	case !v6 && typ == 3 && (code == 9 || code == 10 || code == 13):
 		return "prohibited by an administrator"
-	case typ == 11 && !v6 || typ == 3 && v6:
+	case v6 && typ == 2:
+		return "too long for a link (packet too big)"
+	case !v6 && typ == 11 || v6 && typ == 3:
 		return "time to live exceeded"
 	}
-	return fmt.Sprintf("ICMP type %d code %d", icmp[0], icmp[1])
+	return fmt.Sprintf("ICMP type %d code %d", typ, code)
 }

@@ -186,7 +186,7 @@ func TestBrokenNodes(t *testing.T) {
 		{name: "wrong gateway", breaks: "ip -n trace-a route replace default via 10.77.0.254", from: "a", to: "c", port: 8080,
 			verdict: trace.Ends, cause: trace.WrongGateway, where: "a", text: "its gateway 10.77.0.254 is no address of br0 on the host, which has 10.77.0.1", fix: "ip route replace default via 10.77.0.1"},
 		{name: "no default route", breaks: "ip -n trace-a route del default", from: "a", to: "c", port: 8080,
-			verdict: trace.Ends, cause: trace.NoRoute, where: "a", text: "no route to 10.78.0.2", fix: "ip route add default"},
+			verdict: trace.Ends, cause: trace.NoRoute, where: "a", text: "no route to 10.78.0.2", fix: "ip route add default via 10.77.0.1"},
 		{name: "wrong route in the container", breaks: "ip -n trace-a route add blackhole 10.78.0.0/24", from: "a", to: "c", port: 8080,
 			verdict: trace.Ends, cause: trace.BadRoute, where: "a", text: "blackhole", fix: "ip route get 10.78.0.2"},
 		{name: "unreachable on the host", breaks: "ip route add unreachable 10.78.0.2/32", from: "a", to: "c", port: 8080,

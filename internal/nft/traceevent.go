@@ -68,14 +68,12 @@ func traceEvent(f nftables.TableFamily, a Attrs) TraceEvent {
 		In: int(a.Number(unix.NFTA_TRACE_IIF)), Out: int(a.Number(unix.NFTA_TRACE_OIF)),
 		Network: a.Attr(unix.NFTA_TRACE_NETWORK_HEADER), Transport: a.Attr(unix.NFTA_TRACE_TRANSPORT_HEADER),
 	}
-	switch a.Number(unix.NFTA_TRACE_TYPE) {
-	case unix.NFT_TRACETYPE_POLICY:
+	if a.Number(unix.NFTA_TRACE_TYPE) == unix.NFT_TRACETYPE_POLICY {
 		e.Code = int32(a.Number(unix.NFTA_TRACE_POLICY))
 		return e
-	case unix.NFT_TRACETYPE_RETURN:
-		e.End = true
 	}
 	e.Handle = a.long(unix.NFTA_TRACE_RULE_HANDLE)
+	e.End = e.Handle == 0
 	e.Code, e.To, _ = verdictIn(a.Attr(unix.NFTA_TRACE_VERDICT))
 	return e
 }
