@@ -38,14 +38,17 @@ func All(tb testing.TB) bool {
 }
 
 // Number returns how many cases a test draws: what the environment variable of this name says, else
-// few, or all if [All].
+// few, or all if [All]. It is a quarter of few with -test.short, in the emulated machine of scripts/test-kernel.
 func Number(tb testing.TB, name string, few, all int) int {
 	tb.Helper()
 	if n, given := number(tb, name); given {
 		return int(n)
 	}
-	if All(tb) {
+	switch {
+	case All(tb):
 		return all
+	case testing.Short():
+		return (few + 3) / 4
 	}
 	return few
 }

@@ -4,6 +4,8 @@
 package draw
 
 import (
+	"flag"
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -42,6 +44,14 @@ func TestLengths(t *testing.T) {
 	if n, d := Number(t, name, 3, 30), Time(t, name, time.Second, time.Minute); n != 3 || d != time.Second {
 		t.Errorf("few: %d, %v", n, d)
 	}
+	t.Run("short", func(t *testing.T) {
+		set := flag.Lookup("test.short").Value.Set
+		defer set(fmt.Sprint(testing.Short())) //nolint:errcheck // it is what it was
+		set("true")                            //nolint:errcheck // it is a flag of testing
+		if n, one := Number(t, name, 9, 30), Number(t, name, 1, 30); n != 3 || one != 1 {
+			t.Errorf("%d, %d", n, one)
+		}
+	})
 	t.Setenv(Env, "all")
 	if n, d := Number(t, name, 3, 30), Time(t, name, time.Second, time.Minute); n != 30 || d != time.Minute {
 		t.Errorf("all: %d, %v", n, d)
