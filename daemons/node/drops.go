@@ -137,7 +137,7 @@ func (w *witness) explain(p nflog.Packet) drops.Drop {
 	case enforce.CauseClosed:
 		d.Reason = enforce.ClosedByAdd
 	case enforce.CauseMidstream:
-		d.Reason = "it is not the first packet of a TCP connection, and the kernel knows no connection of which it is a part"
+		d.Reason = midstream(l4.Protocol(p.Protocol))
 	case enforce.CauseForged:
 		d.From.Pod = w.links[w.linkName(p.Link)]
 		d.Reason = "the pod may not send it: its source is not an address of the pod, or it is an ICMP error about a packet to somebody else"
@@ -145,6 +145,14 @@ func (w *witness) explain(p nflog.Packet) drops.Drop {
 		w.judge(&d, p, way, cause)
 	}
 	return d
+}
+
+// midstream says why a packet within a connection was dropped.
+func midstream(proto l4.Protocol) string {
+	if proto == l4.TCP {
+		return "it is not the first packet of a TCP connection, and the kernel knows no connection of which it is a part"
+	}
+	return "it is an answer in a flow that a policy has ended"
 }
 
 // judge names the policies that denied a packet. The kernel's message comes after the packet, so a program that has just

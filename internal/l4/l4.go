@@ -21,6 +21,10 @@ const (
 	SCTP   Protocol = 132
 )
 
+// HasPorts reports whether packets of the protocol begin with the ports of both ends, and conntrack tells flows apart by
+// them: TCP, UDP, DCCP, SCTP and UDP-Lite.
+func (p Protocol) HasPorts() bool { return p == TCP || p == UDP || p == 33 || p == SCTP || p == 136 }
+
 // String returns the name in lower case, as nft writes it.
 func (p Protocol) String() string {
 	switch p {

@@ -36,6 +36,9 @@ type Conn struct {
 // this kernel. If runDir is "", it keeps this in memory.
 func Open(runDir string) *Conn { return &Conn{runDir: runDir} }
 
+// Another returns a Conn with a socket of its own, for another goroutine.
+func (c *Conn) Another() *Conn { return Open(c.runDir) }
+
 // Close closes the socket. If a transaction deleted something, the kernel waits 11-12 ms in
 // close (RCU). So close the socket last, after the link is deleted. Closing twice, or before
 // the first use, is no error.

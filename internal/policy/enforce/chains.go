@@ -33,6 +33,7 @@ func chainsOf(p *policy.Program, base bool) chains {
 		c.out[chainInput] = baseLines(policy.Egress)
 		c.out[chainIngress] = baseLines(policy.Ingress)
 		c.out.addTails()
+		c.out.addEnded()
 	}
 	return c.out
 }
@@ -57,8 +58,8 @@ type target struct {
 }
 
 // baseVersion is the version of the base chains and the tails. The kernel's table has it beside the revision. If you change
-// baseLines or tailLines, increase it. An ADD replaces older base chains, and keeps newer ones.
-const baseVersion = 4
+// baseLines, tailLines or endedLines, increase it. An ADD replaces older base chains, and keeps newer ones.
+const baseVersion = 5
 
 // baseLines returns the rules of a base chain. What an ADD closed is dropped before the maps are asked,
 // because they may still have a former pod with the same address. Packets from a link-local address are
@@ -158,7 +159,9 @@ func (c compiler) pod(p *policy.LocalPod) {
 		side := &p.Sides[d]
 		lines := make([]line, 0, len(p.Addresses)+2*len(side.Chains)+2)
 		if selects(p.Sides[1-d]) {
-			lines = append(lines, line{what: midstream, comment: "not the first packet, and no known connection"}.drops(d, CauseMidstream))
+			lines = append(lines,
+				line{what: midstream, comment: "not the first packet, and no known connection"}.drops(d, CauseMidstream),
+				line{what: answering, verdict: expr.VerdictJump, chain: endedChain(d), comment: "an answer in a flow that a policy ended?"})
 		}
 		c.out[kindPod[d]+hash(p.Name)] = c.appendSide(lines, p, d)
 	}

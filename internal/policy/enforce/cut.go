@@ -4,12 +4,14 @@
 package enforce
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/conntrack"
 	"github.com/patchbay-net/patchbay/internal/l4"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/policy"
 )
 
@@ -24,6 +26,8 @@ type Cut struct {
 	program *policy.Program     // the last one that is in force
 	judged  map[netip.Addr]bool // the addresses of which a change may deny connections
 	vacated map[netip.Addr]bool // the addresses that no pod has any more: none of their connections may stay
+	renewed bool                // the program in force has changed: it may allow flows again that ended
+	fw      *nft.Conn
 }
 
 // leave notes the addresses that pods of this node have in the kernel's program, and no pod has in the
@@ -70,10 +74,11 @@ func (e *Enforcer) owe(addrs map[netip.Addr]bool) {
 // DrainCut returns the connections that have to end since it was last called, with Options.CutLater. It returns
 // nil if there are none.
 func (e *Enforcer) DrainCut() *Cut {
-	if e.cut.program == nil || len(e.cut.judged)+len(e.cut.vacated) == 0 {
+	if e.cut.program == nil || len(e.cut.judged)+len(e.cut.vacated) == 0 && !e.cut.renewed {
 		return nil
 	}
 	c := e.cut
+	c.fw = e.fw
 	e.cut = Cut{}
 	return &c
 }
@@ -97,6 +102,7 @@ func (e *Enforcer) GiveBack(c *Cut) {
 	if e.cut.program == nil {
 		e.cut.program = c.program
 	}
+	e.cut.renewed = e.cut.renewed || c.renewed
 	for _, m := range []struct {
 		to   *map[netip.Addr]bool
 		from map[netip.Addr]bool
@@ -112,8 +118,7 @@ func (e *Enforcer) GiveBack(c *Cut) {
 // otherwise a new pod with the address would get their packets, even if it is closed. It needs no Enforcer while it
 // reads the kernel's table, so policies can change meanwhile. Before it deletes anything, it calls update, which
 // calls Enforcer.Update. Otherwise it would delete connections of new pods, because an outdated program denies
-// them. A pod with policies in both directions cannot go on with a deleted connection. The namespace is that of the
-// calling thread.
+// them. The answers in a deleted connection cannot begin it anew (hold). The namespace is that of the calling thread.
 func (c *Cut) Do(update func(*Cut)) error {
 	own, err := ownAddresses()
 	if err != nil {
@@ -130,7 +135,8 @@ func (c *Cut) Do(update func(*Cut)) error {
 		return err
 	}
 	update(c)
-	return conntrack.End(slices.DeleteFunc(flows, func(f conntrack.Flow) bool { return !ends(f) }))
+	flows, held := c.hold(slices.DeleteFunc(flows, func(f conntrack.Flow) bool { return !ends(f) }))
+	return errors.Join(held, conntrack.End(flows))
 }
 
 // denied reports whether a program denies a connection. It uses the addresses after destination NAT and before

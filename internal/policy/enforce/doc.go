@@ -30,6 +30,9 @@
 //	set policy_told<in|out>4, …6                    flows that were told in the last ten seconds
 //	set policy_quiet<in|out>4, …6                   pods about which something was told in the last ten seconds
 //	set policy_rate<in|out>4, …6                    such pods, with their limits
+//	set policy_ended4, policy_ended6                answers in flows that a policy ended, and that are not TCP
+//	set policy_endednoport4, policy_endednoport6    the same, of protocols without ports
+//	chain policy_endedin, policy_endedout           drop such answers to a pod, of a pod
 //	set policy_ownsource                            links of pods of this node, with their owners
 //	set policy_source4, policy_source6              such a link, and an address of its pod
 //	set policy_sources_in4, policy_sources_in6      the same, for packets in errors of ICMP
@@ -64,8 +67,9 @@
 // When a program changes, Load ends the connections that the new one denies (Options): it deletes
 // their entries of connection tracking. Such a connection must not begin anew with a packet of the other
 // end. So a pod with a policy in one direction drops, in the other direction, TCP packets within
-// connections that the kernel does not know. A packet of UDP does not say whether it begins a flow: if the other
-// end sends and may do so, its packet makes a new entry, and the denied packets are answers in it.
+// connections that the kernel does not know. A packet of another protocol does not say whether it begins a flow. So before
+// an entry is deleted, the answers in its flow are noted in the sets policy_ended, and such a pod drops them
+// (internal/nft/ended.go, ADR 98).
 //
 // Requires Linux 5.10. nft 1.0.6 prints all objects and loads them again.
 package enforce

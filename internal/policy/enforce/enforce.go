@@ -120,6 +120,7 @@ func (e *Enforcer) load(ctx context.Context, p *policy.Program, owners map[netip
 		return fmt.Errorf("load network policies: %w", err)
 	}
 	e.base, e.cut.program = before.base || anyPoliced(p), p
+	e.cut.renewed = e.cut.renewed || len(changes.switchOver) > 0 && !e.opts.KeepConnections
 	if err := e.release(ctx, owners, anyPoliced(p)); err != nil {
 		return fmt.Errorf("open pods that network policies judge now: %w", err)
 	}

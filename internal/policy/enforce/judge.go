@@ -93,7 +93,7 @@ func (v *View) traced(p Packet) eval.Packet {
 	}
 	out := eval.Packet{
 		V6: known.Is6(), From: p.From, To: p.To, Protocol: uint8(p.Protocol), Port: p.Port, Outside: world{v},
-		Without: []string{nft.SetOwnSource}, // the source address is not forged
+		Without: append(nft.EndedSets(), nft.SetOwnSource), // no answer in a flow that ended, and the source address is not forged
 	}
 	if p.Protocol == l4.ICMPv6 && p.Port >= 133 && p.Port <= 137 {
 		out.Hops = 255 // neighbour discovery is about a neighbour: no router has forwarded the packet

@@ -44,6 +44,8 @@ const (
 	discovery        // accept ICMPv6 of the types in ports that no router has forwarded
 	listening        // accept ICMPv6 of the types in ports from addr; without addr, from an address of the link
 	midstream        // a TCP packet within a connection that is not tracked
+	answering        // not TCP, so it may be an answer in a flow that ended
+	ended            // it is one, by the set in pods
 	dispatch         // verdict of the map in chain
 	counting         // no verdict
 	reporting        // without a verdict: it logs packets that the next rule drops
@@ -76,6 +78,10 @@ func (l line) exprs() []expr.Any {
 		return append(append(l.icmp6(), l.fromLink()...), l.end()...)
 	case midstream:
 		return append(append(ctState(ctNew), tcpFlags()...), l.end()...)
+	case answering:
+		return append(notTCP(), l.end()...)
+	case ended:
+		return nft.Ended(l.pods, l.chain)
 	case untold, quiet, limited:
 		return l.tells()
 	case dispatch:
@@ -184,6 +190,11 @@ func tcpFlags() []expr.Any {
 		&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpFin | tcpSyn | tcpRst | tcpAck}, Xor: make([]byte, 1)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{tcpAck}})
+}
+
+// notTCP matches packets of other protocols.
+func notTCP() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{unix.IPPROTO_TCP}}}
 }
 
 // fromPod matches packets that come from the link of a pod.

@@ -41,6 +41,8 @@ const (
 	kindTail = "policy_drop" // in or out, and a cause
 	kindTell = "policy_tell"
 
+	kindEnded = "policy_ended" // in or out
+
 	kindLocal = "policy_local" // addresses of this node's pods, which other sets and maps may have
 )
 
@@ -71,6 +73,9 @@ func dispatchOf(d policy.Direction, family int) string { return kindDispatch[d] 
 func isDispatch(set string) bool {
 	return set != "" && (set[:len(set)-1] == kindDispatch[0] || set[:len(set)-1] == kindDispatch[1])
 }
+
+// endedChain names the chain that drops the answers in flows that ended.
+func endedChain(d policy.Direction) string { return kindEnded + way(d) }
 
 // closedSet names the set of addresses that ADDs closed in a direction.
 func closedSet(d policy.Direction, family int) string { return nft.ClosedSets()[d][family] }

@@ -113,7 +113,7 @@ func (w *wanted) addClosed(p *policy.Program, fill map[string]func() []element) 
 	if !w.base {
 		return
 	}
-	for _, name := range tellSets() {
+	for _, name := range kernelSets() {
 		w.sets[name] = true
 	}
 	for family := range families {

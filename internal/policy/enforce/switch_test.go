@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/policy"
 	"github.com/patchbay-net/patchbay/internal/test/draw"
 	"github.com/patchbay-net/patchbay/internal/test/policytest"
+	"github.com/patchbay-net/patchbay/internal/test/policytest/api"
 )
 
 // While the kernel changes between two random states of a cluster, a stream of first packets runs.
@@ -49,6 +50,7 @@ type stream struct {
 	*engine
 	programs       [2][2]*policy.Program // by state, by node
 	allowed, never []policytest.Probe
+	ends           []policytest.Probe // of UDP, which the first state allows and the second denies
 	sent, switches int
 	denied         map[uint32]policytest.Probe // all that were sent and should not arrive
 	wrong          []string
@@ -106,6 +108,9 @@ func nodeOf(nodes [2][]netip.Addr, a netip.Addr) int {
 // during the change. If the sides differ, the nodes may change at different times.
 func (s *stream) sort(p policytest.Probe, a, b policytest.Verdict) {
 	const most = 40
+	if a.Allowed && !b.Allowed && p.Protocol == api.ProtocolUDP {
+		s.ends = append(s.ends, p)
+	}
 	switch {
 	case a.Allowed && b.Allowed && len(s.allowed) < most:
 		s.allowed = append(s.allowed, p)

@@ -23,7 +23,7 @@ const (
 	CauseIsolated  Cause = "isolated"  // policies isolate the pod, or its labels are not known, and no rule allows the packet
 	CauseDenied    Cause = "denied"    // a rule of a policy denies it
 	CauseClosed    Cause = "closed"    // an ADD closed the pod
-	CauseMidstream Cause = "midstream" // TCP within a connection that the kernel does not know
+	CauseMidstream Cause = "midstream" // TCP within a connection that the kernel does not know, or an answer in a flow that ended
 	CauseForged    Cause = "forged"    // from an address that is not the pod's
 )
 
@@ -115,16 +115,16 @@ func (l line) tells() []expr.Any {
 }
 
 // ofKernel reports whether only the kernel's rules, and no program, decide what a set has.
-func ofKernel(set string) bool { return nft.TellSet(set) != nil }
+func ofKernel(set string) bool { return nft.TellSet(set) != nil || nft.EndedSet(set) != nil }
 
-// tellSets returns the names of the sets of the tails.
-func tellSets() (names []string) {
+// kernelSets returns the names of the sets of the tails, and of those for flows that ended.
+func kernelSets() (names []string) {
 	for _, side := range nft.TellSets() {
 		for _, kind := range side {
 			names = append(names, kind[:]...)
 		}
 	}
-	return names
+	return append(names, nft.EndedSets()...)
 }
 
 // group returns the group of NFLOG to which the tails tell, or 0.

@@ -214,12 +214,15 @@ func TestTellsForged(t *testing.T) {
 func untailed(p *policy.Program) *wanted {
 	w := stateOf(p, true)
 	w.version = 3
-	gone := func(name string, _ bool) bool { return ofTail(name) || ofKernel(name) }
+	ofLater := func(name string) bool { return ofTail(name) || strings.HasPrefix(name, kindEnded) }
+	gone := func(name string, _ bool) bool { return ofLater(name) || ofKernel(name) }
 	maps.DeleteFunc(w.chains, gone)
 	maps.DeleteFunc(w.sets, gone)
 	maps.DeleteFunc(w.counters, gone)
-	maps.DeleteFunc(w.lines, func(name string, _ []line) bool { return ofTail(name) })
-	for _, lines := range w.lines {
+	maps.DeleteFunc(w.lines, func(name string, _ []line) bool { return ofLater(name) })
+	for name, lines := range w.lines {
+		lines = slices.DeleteFunc(lines, func(l line) bool { return l.what == answering })
+		w.lines[name] = lines
 		for i := range lines {
 			if lines[i].dropping() {
 				lines[i].verdict, lines[i].chain = expr.VerdictDrop, ""
