@@ -89,8 +89,11 @@ func TestNodeAgent(t *testing.T) {
 // agentAccount makes the agent's ServiceAccount with the rights that the chart gives it, and its kubeconfig.
 func (k *cluster) agentAccount() {
 	k.Helper()
-	objects := strings.Split(chart.Render(k, func(v map[string]any) { v["services"] = slices.Contains(k.agentFlags, withServices) }), "\n---\n")
-	k.applyText(strings.Join(objects[:3], "\n---\n")) // the account, its role, and the binding
+	objects := strings.Split(chart.Render(k, func(v map[string]any) {
+		v["services"], v["loadBalancers"] = slices.Contains(k.agentFlags, withServices), slices.Contains(k.agentFlags, withLoadBalancers)
+	}), "\n---\n")
+	objects = slices.DeleteFunc(objects, func(o string) bool { return strings.Contains(o, "kind: DaemonSet") })
+	k.applyText(strings.Join(objects, "\n---\n"))
 	admin, err := os.ReadFile(k.dir + "/cfg/admin.kubeconfig")
 	if err != nil {
 		k.Fatal(err)

@@ -30,6 +30,10 @@ var signetwork string
 //go:embed testdata/signetworkservices.txt
 var signetworkServices string
 
+// oneSegment is the line above the specs that run where all nodes are on one segment. Elsewhere they fail with kube-proxy, too: if a node connects to its
+// own node port, it gets the address of the link that leads to the endpoint.
+const oneSegment = "run on one segment, since a node's packet has another source in a tunnel"
+
 // specs are the lists of signetwork.txt by the line above them, without its colon.
 func specs(t *testing.T) map[string][]string {
 	t.Helper()
@@ -51,7 +55,7 @@ func specsIn(t *testing.T, file, text string) map[string][]string {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case strings.HasPrefix(line, "[sig-network] "):
 			lists[head] = append(lists[head], line)
-		case isHead && (name == "run" || strings.HasPrefix(name, "network policies") || strings.HasPrefix(name, "left out, ")):
+		case isHead && (name == "run" || name == oneSegment || name == "load balancers" || strings.HasPrefix(name, "network policies") || strings.HasPrefix(name, "left out, ")):
 			head = name
 		default:
 			t.Fatalf("%s: neither a spec nor a reason: %q", file, line)
@@ -129,8 +133,12 @@ func TestSigNetwork(t *testing.T) {
 	})
 }
 
-// withServices is the flag of agents that do what kube-proxy does elsewhere.
-const withServices = "--services=on"
+// withServices is the flag of agents that do what kube-proxy does elsewhere, and withLoadBalancers that of agents that do
+// what a cloud does.
+const (
+	withServices      = "--services=on"
+	withLoadBalancers = "--load-balancers=on"
+)
 
 // TestSigNetworkServices runs those of these tests that need Services, and no kube-proxy. PATCHBAY_KUBE_E2E_FOCUS is as for TestSigNetwork.
 func TestSigNetworkServices(t *testing.T) {
@@ -139,9 +147,33 @@ func TestSigNetworkServices(t *testing.T) {
 	}, withServices)
 }
 
-// onTested gives body a cluster of three nodes that Kubernetes' own tests can use, and a directory
+// TestSigNetworkOneSegment runs those for which all nodes must be on one segment, without kube-proxy.
+func TestSigNetworkOneSegment(t *testing.T) {
+	onTestedOf(t, []string{"3", "containerd2=n2,n3"}, func(k *cluster, logs string) {
+		k.runSpecs(logs, specs(t)[oneSegment], "")
+	}, withServices)
+}
+
+// TestSigNetworkLoadBalancers runs those that need load balancers, which get addresses of the nodes' segment, without kube-proxy.
+func TestSigNetworkLoadBalancers(t *testing.T) {
+	onTestedOf(t, []string{"3", "containerd2=n2,n3"}, func(k *cluster, logs string) {
+		k.apply(object{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "pools", "namespace": "patchbay-load-balancers"},
+			"data": object{"lan": "10.99.0.128/26\nfd00:99::1000/120"},
+		})
+		k.runSpecs(logs, specs(t)["load balancers"], os.Getenv("PATCHBAY_KUBE_E2E_FOCUS"))
+	}, withServices, withLoadBalancers)
+}
+
+// onTested gives body a cluster of three nodes that Kubernetes' own tests can use, one of them behind a router, and a directory
 // for its logs. flags are further flags of the agents.
 func onTested(t *testing.T, body func(k *cluster, logs string), flags ...string) {
+	t.Helper()
+	onTestedOf(t, []string{"3", "routed", "containerd2=n2,n3"}, body, flags...)
+}
+
+// onTestedOf does so with other arguments of `kube up`.
+func onTestedOf(t *testing.T, how []string, body func(k *cluster, logs string), flags ...string) {
 	t.Helper()
 	logs := os.Getenv("PATCHBAY_KUBE_E2E")
 	if logs == "" {
@@ -157,7 +189,7 @@ func onTested(t *testing.T, body func(k *cluster, logs string), flags ...string)
 		}
 	}
 	onNode(t, func(t *testing.T) {
-		k := newCluster(t, "3", "routed", "containerd2=n2,n3")
+		k := newCluster(t, how...)
 		k.agentFlags = flags
 		kubetest(t, "policies") // before the agents look for it
 		k.agentAccount()
