@@ -265,15 +265,15 @@ func TestHealthChecks(t *testing.T) {
 		edit      func(*State)
 		want      string
 	}{
-		{two, externalLocal, "[{shop/web 31000 false 1}]"},
+		{two, externalLocal, "[{shop/web 31000 false 1} {shop/web 31000 true 1}]"},
 		{two, nil, "[]"}, // the policy is Cluster
 		{two, func(s *State) { externalLocal(s); s.web().Type = typeNodePort }, "[]"},
-		{"10.244.1.1@n1 draining", externalLocal, "[{shop/web 31000 false 0}]"},
-		{"10.244.1.1@n1 published", externalLocal, "[{shop/web 31000 false 1}]"},
+		{"10.244.1.1@n1 draining", externalLocal, "[{shop/web 31000 false 0} {shop/web 31000 true 0}]"},
+		{"10.244.1.1@n1 published", externalLocal, "[{shop/web 31000 false 1} {shop/web 31000 true 1}]"},
 		{"10.244.1.1@n1, 10.244.1.2@n1, 10.244.1.3@n1 notready", func(s *State) {
 			externalLocal(s)
 			s.slice().Ports = append(s.slice().Ports, SlicePort{"other", l4.TCP, 9})
-		}, "[{shop/web 31000 false 2}]"},
+		}, "[{shop/web 31000 false 2} {shop/web 31000 true 2}]"},
 	} {
 		s := world(t, c.endpoints)
 		s.web().HealthCheckNodePort = 31000

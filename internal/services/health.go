@@ -42,15 +42,19 @@ func (n Name) compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
 }
 
-// healthOf returns the checks of a Service, one for each family in which it has a cluster IP.
+// healthOf returns the checks of a Service, one for each family of the node's addresses. In a family in which the Service has no cluster IP, the answer
+// is that of the other one: a load balancer may ask at any address of a node (e2e "should only target nodes with endpoints"). kube-proxy
+// 1.36 is silent there.
 func healthOf(svc *Service, all []*Slice, n *Node) (list []HealthCheck) {
-	if svc.Type != TypeLoadBalancer || !svc.ExternalLocal || svc.HealthCheckNodePort == 0 {
+	if svc.Type != TypeLoadBalancer || !svc.ExternalLocal || svc.HealthCheckNodePort == 0 || len(svc.ClusterIPs) == 0 {
 		return nil
 	}
 	for _, ipv6 := range []bool{false, true} {
-		if slices.ContainsFunc(svc.ClusterIPs, family(ipv6)) {
-			list = append(list, HealthCheck{svc.Name, svc.HealthCheckNodePort, ipv6, localReady(all, n, ipv6)})
+		of := ipv6
+		if !slices.ContainsFunc(svc.ClusterIPs, family(ipv6)) {
+			of = !ipv6
 		}
+		list = append(list, HealthCheck{svc.Name, svc.HealthCheckNodePort, ipv6, localReady(all, n, of)})
 	}
 	return list
 }

@@ -76,17 +76,20 @@ type Check struct {
 	Local   int // addresses of ready endpoints on this node
 }
 
-// Checks returns the health checks, sorted by Service and family.
+// Checks returns the health checks, sorted by Service and family. A Service of one family answers at addresses of both.
 func (c Cluster) Checks() (list []Check) {
 	for _, s := range c.ours() {
 		if s.Spec.Type != "LoadBalancer" || s.Spec.ExternalTrafficPolicy != "Local" || s.Spec.HealthCheckNodePort == 0 || len(s.Spec.Ports) == 0 {
 			continue
 		}
-		for _, v6 := range []bool{false, true} {
-			if len(c.addressesOf(s, "clusterIP", v6)) > 0 {
-				list = append(list, Check{s.Meta.Namespace + "/" + s.Meta.Name, s.Spec.HealthCheckNodePort, v6, c.localReady(s, v6)})
-			}
+		has4, has6 := len(c.addressesOf(s, "clusterIP", false)) > 0, len(c.addressesOf(s, "clusterIP", true)) > 0
+		if !has4 && !has6 {
+			continue
 		}
+		name := s.Meta.Namespace + "/" + s.Meta.Name
+		list = append(list,
+			Check{name, s.Spec.HealthCheckNodePort, false, c.localReady(s, !has4)},
+			Check{name, s.Spec.HealthCheckNodePort, true, c.localReady(s, has6)})
 	}
 	return list
 }
