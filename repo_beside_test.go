@@ -258,7 +258,7 @@ func units(t *testing.T) []string {
 func annotations(t *testing.T) (list []string) {
 	t.Helper()
 	for _, text := range texts(t) {
-		if strings.HasPrefix(text, "/patchbay/") {
+		if strings.HasPrefix(text, "/patchbay/") || strings.HasPrefix(text, "k8s.v1.cni.cncf.io/") {
 			list = append(list, text)
 		}
 	}

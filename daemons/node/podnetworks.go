@@ -65,8 +65,8 @@ func newPodNetworks(a *Agent) *podNetworks {
 	return p
 }
 
-// look says that everything may have changed.
-func (p *podNetworks) look() {
+// signal says that everything may have changed.
+func (p *podNetworks) signal() {
 	resident.Signal(p.unwritten)
 	resident.Signal(p.untold)
 }
@@ -82,10 +82,10 @@ func (p *podNetworks) run(ctx context.Context, a *Agent) {
 	wg.Go(func() {
 		resident.Keep(ctx, p.status.unwatched, func() error { return watchPlans(ctx, p.paths, func() { resident.Signal(p.untold) }) })
 	})
-	wg.Go(func() { eachOnce(ctx, p.changed, 0, func() error { p.look(); return nil }) })
+	wg.Go(func() { eachOnce(ctx, p.changed, 0, func() error { p.signal(); return nil }) })
 	wg.Go(func() { eachOnce(ctx, p.unwritten, mirrorRest, func() error { return p.write(ctx) }) })
 	wg.Go(func() { eachOnce(ctx, p.untold, statusRest, func() error { return p.publish(ctx) }) })
-	regularly(ctx, p.look, func() {})
+	regularly(ctx, p.signal, func() {})
 	wg.Wait()
 }
 
