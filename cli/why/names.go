@@ -65,18 +65,15 @@ var ErrNoNames = errors.New("the names of Services are not known on this node")
 
 // Frontends returns the frontends of a Service that the agent knows.
 func (h Host) Frontends(name services.Name) ([]services.Frontend, error) {
-	p, err := h.names()
-	switch {
-	case err != nil:
-		return nil, err
-	case p == nil:
-		return nil, ErrNoNames
-	}
-	return p.Frontends(name), nil
+	return h.frontends(name, func(services.Holder) bool { return true })
 }
 
 // ClusterIPs returns those of them that have a cluster IP.
 func (h Host) ClusterIPs(name services.Name) ([]services.Frontend, error) {
+	return h.frontends(name, func(o services.Holder) bool { return o.Kind == services.KindClusterIP })
+}
+
+func (h Host) frontends(name services.Name, wanted func(services.Holder) bool) ([]services.Frontend, error) {
 	p, err := h.names()
 	switch {
 	case err != nil:
@@ -86,6 +83,6 @@ func (h Host) ClusterIPs(name services.Name) ([]services.Frontend, error) {
 	}
 	return slices.DeleteFunc(p.Frontends(name), func(f services.Frontend) bool {
 		o, _ := p.Holder(f)
-		return o.Kind != services.KindClusterIP
+		return !wanted(o)
 	}), nil
 }

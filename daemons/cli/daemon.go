@@ -234,6 +234,14 @@ func lockState(ctx context.Context, dir string, wait time.Duration) (unlock func
 	return lockOf(ctx, dir, "lock", wait)
 }
 
+// lockAgent makes the state directory of an agent, and makes sure that only one process uses it.
+func lockAgent(ctx context.Context, dir string) (unlock func(), err error) {
+	if err := durable.MakeDir(filepath.Dir(dir), filepath.Base(dir)); err != nil {
+		return nil, err
+	}
+	return lockState(ctx, dir, 0)
+}
+
 func lockOf(ctx context.Context, dir, file string, wait time.Duration) (unlock func(), err error) {
 	unlock, err = lock(ctx, filepath.Join(dir, file), wait)
 	if errors.Is(err, unix.EWOULDBLOCK) || ctx.Err() != nil && err != nil {

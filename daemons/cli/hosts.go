@@ -13,7 +13,6 @@ import (
 	"log"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -91,7 +90,7 @@ func (f *storeFlag) url(where paths.Paths) (string, error) {
 		return f.Store, nil
 	}
 	s, err := readService(f.service)
-	return cmp.Or(s.Store, "file://"+filepath.Join(where.State, "hosts")), err
+	return cmp.Or(s.Store, "file://"+hosts.StateDir(where)), err
 }
 
 // Execute runs the agent until a signal ends the process.
@@ -104,10 +103,7 @@ func (c *hostsCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.MakeDir(opts.Paths.State, "hosts"); err != nil {
-		return err
-	}
-	unlock, err := lockState(c.app.ctx, filepath.Join(opts.Paths.State, "hosts"), 0)
+	unlock, err := lockAgent(c.app.ctx, hosts.StateDir(opts.Paths))
 	if err != nil {
 		return err
 	}
@@ -123,7 +119,7 @@ func (c *hostsCommand) Execute(args []string) error {
 	defer s.Close() //nolint:errcheck // the process ends
 	opts.Store = s
 	fabric, err := mesh.Open(mesh.Options{
-		Paths: opts.Paths, Wanted: filepath.Join(opts.Paths.State, "hosts"), Warn: func(err error) { logger.Print(err) },
+		Paths: opts.Paths, Wanted: hosts.StateDir(opts.Paths), Warn: func(err error) { logger.Print(err) },
 		MakeKeys: func(ctx context.Context) (*mesh.Keys, error) { return wirekey.Open(ctx, hosts.KeyDir(opts.Paths)) },
 	})
 	if err != nil {

@@ -169,7 +169,7 @@ func (c *hostsListCommand) Execute(args []string) error {
 		return err
 	}
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error {
-		l, err := a.List(ctx, filepath.Join(paths.Default().State, "hosts"))
+		l, err := a.List(ctx, hosts.StateDir(paths.Default()))
 		if err != nil {
 			return err
 		}
@@ -201,11 +201,8 @@ func (c *hostsLeaveCommand) Execute(args []string) error {
 		return err
 	}
 	where := paths.Default()
-	if err := durable.MakeDir(where.State, "hosts"); err != nil {
-		return err
-	}
-	dir := filepath.Join(where.State, "hosts")
-	unlock, err := lockState(context.Background(), dir, 0)
+	dir := hosts.StateDir(where)
+	unlock, err := lockAgent(context.Background(), dir)
 	if err != nil {
 		return fmt.Errorf("%w: stop the agent first: systemctl disable --now patchbay-hosts.service", err)
 	}

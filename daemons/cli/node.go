@@ -17,7 +17,6 @@ import (
 	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
 	"github.com/patchbay-net/patchbay/internal/drops"
-	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -92,10 +91,7 @@ func (c *nodeCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.MakeDir(opts.Paths.State, "node"); err != nil {
-		return err
-	}
-	unlock, err := lockState(c.app.ctx, node.StateDir(opts.Paths), 0)
+	unlock, err := lockAgent(c.app.ctx, node.StateDir(opts.Paths))
 	if err != nil {
 		return err
 	}

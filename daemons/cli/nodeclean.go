@@ -47,11 +47,8 @@ func (c *nodeCleanCommand) Execute(args []string) error {
 }
 
 func (c *nodeCleanCommand) clean(where paths.Paths) error {
-	if err := durable.MakeDir(where.State, "node"); err != nil {
-		return err
-	}
 	dir := node.StateDir(where)
-	unlock, err := lockState(context.Background(), dir, 0)
+	unlock, err := lockAgent(context.Background(), dir)
 	if err != nil {
 		return fmt.Errorf("%w: stop the agent first: delete the DaemonSet's pod on this node", err)
 	}

@@ -16,8 +16,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
+// StateDir returns the agent's directory.
+func StateDir(p paths.Paths) string { return filepath.Join(p.State, "hosts") }
+
 // KeyDir returns the directory of this host's key for WireGuard.
-func KeyDir(p paths.Paths) string { return filepath.Join(p.State, "hosts", "wireguard") }
+func KeyDir(p paths.Paths) string { return filepath.Join(StateDir(p), "wireguard") }
 
 // encrypts reports whether the packets of a network are encrypted between the hosts.
 func encrypts(n *store.Network) bool { return n.Transport == store.WireGuard }
