@@ -71,13 +71,18 @@ func fromRequest(tuple uint16, a netip.Addr) (netlink.Message, error) {
 	} else {
 		reply = flagIPSrc
 	}
+	compare(ae, orig, reply)
+	b, err := ae.Encode()
+	return dump(unix.AF_INET, b), err
+}
+
+// compare says which parts of its two tuples the kernel compares.
+func compare(ae *netlink.AttributeEncoder, orig, reply uint32) {
 	ae.Nested(ctaFilter, func(fe *netlink.AttributeEncoder) error {
 		fe.Uint32(ctaFilterOrigFlags, orig)
 		fe.Uint32(ctaFilterReplyFlags, reply)
 		return nil
 	})
-	b, err := ae.Encode()
-	return dump(unix.AF_INET, b), err
 }
 
 // dump returns a request for many entries.
@@ -243,11 +248,7 @@ func (f Filter) request() (netlink.Message, error) {
 	ae := netlink.NewAttributeEncoder()
 	orig := f.tuple(ae, ctaTupleOrig, side{f.OrigDst, f.OrigDstPort, ctaIPv4Dst, flagIPDst, ctaProtoDstPort, flagProtoDst})
 	reply := f.tuple(ae, ctaTupleReply, side{f.ReplySrc, f.ReplySrcPort, ctaIPv4Src, flagIPSrc, ctaProtoSrcPort, flagProtoSrc})
-	ae.Nested(ctaFilter, func(fe *netlink.AttributeEncoder) error {
-		fe.Uint32(ctaFilterOrigFlags, orig)
-		fe.Uint32(ctaFilterReplyFlags, reply)
-		return nil
-	})
+	compare(ae, orig, reply)
 	b, err := ae.Encode()
 	family := uint8(unix.AF_INET)
 	if f.IPv6 {

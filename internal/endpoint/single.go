@@ -140,15 +140,28 @@ func OnSegment(ifName string, result *spec.Result) netstate.State {
 	return new(Child).configure(ifName, result)
 }
 
-// FoundMAC returns the Ethernet address of the container's interface in the previous result.
-// Without a previous result, FoundMAC returns nil. If the result has no entry for this interface
-// and namespace, FoundMAC returns an error.
-func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
+// foundMAC returns the Ethernet address of the container's interface in the previous result.
+// Without a previous result, foundMAC returns nil. If the result has no entry for this interface
+// and namespace, foundMAC returns an error.
+func foundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
 	inside, err := findInside(r, env)
 	if err != nil {
 		return nil, err
 	}
 	return parseMAC(inside)
+}
+
+// CheckFound performs CHECK of the attachment that single describes, with the Ethernet address of the previous result.
+func CheckFound(ctx context.Context, r *plugin.Request, single func(mac net.HardwareAddr) *Single) error {
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	mac, err := foundMAC(r, env)
+	if err != nil {
+		return err
+	}
+	return single(mac).Check(ctx, r, env)
 }
 
 // Check performs CHECK. Check first calls CHECK of the IPAM plugin and then compares the

@@ -185,12 +185,23 @@ func toLocal() match {
 	}
 }
 
+// Bits of a connection's status (include/uapi/linux/netfilter/nf_conntrack_common.h).
+const (
+	ipsSrcNAT = 1 << 4 // IPS_SRC_NAT
+	ipsDstNAT = 1 << 5 // IPS_DST_NAT
+)
+
 // published matches packets that arrived through a published port (ct status dnat).
-func published() match {
-	const ipsDstNAT = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
+func published() match { return connectionIs(ipsDstNAT) }
+
+// translated matches packets whose source was changed (ct status snat), as masquerade does.
+func translated() match { return connectionIs(ipsSrcNAT) }
+
+// connectionIs matches packets of connections whose status has a bit.
+func connectionIs(bit uint32) match {
 	return match{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
-		bitwise(reg1, native(ipsDstNAT)),
+		bitwise(reg1, native(bit)),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
 	}
 }

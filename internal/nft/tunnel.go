@@ -329,16 +329,6 @@ func notOnLink(source bool) match {
 	}
 }
 
-// translated matches packets whose source was changed (ct status snat), as masquerade does.
-func translated() match {
-	const ipsSrcNAT = 1 << 4 // IPS_SRC_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
-	return match{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
-		bitwise(reg1, native(ipsSrcNAT)),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
-	}
-}
-
 // GuardTunnel returns the work that makes the kernel's objects of a tunnel what t wants.
 func GuardTunnel(t Tunnel) Extra { return tunnelGuard{t} }
 

@@ -90,15 +90,7 @@ func single(r *plugin.Request, mac net.HardwareAddr) *endpoint.Single {
 }
 
 func check(ctx context.Context, r *plugin.Request) error {
-	env, err := kernel.Of(r).Env(r)
-	if err != nil {
-		return err
-	}
-	mac, err := endpoint.FoundMAC(r, env)
-	if err != nil {
-		return err
-	}
-	return single(r, mac).Check(ctx, r, env)
+	return endpoint.CheckFound(ctx, r, func(mac net.HardwareAddr) *endpoint.Single { return single(r, mac) })
 }
 
 func status(_ context.Context, r *plugin.Request) error {

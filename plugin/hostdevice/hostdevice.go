@@ -8,6 +8,7 @@ package hostdevice
 
 import (
 	"context"
+	"net"
 
 	"golang.org/x/sys/unix"
 
@@ -150,15 +151,9 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if conf.DPDKMode {
 		return nil
 	}
-	env, err := k.Env(r)
-	if err != nil {
-		return err
-	}
-	m := move{device: rec.Device, ifName: r.IfName, netns: r.NetNS}
-	if m.mac, err = endpoint.FoundMAC(r, env); err != nil {
-		return err
-	}
-	return single(r, conf, m).Check(ctx, r, env)
+	return endpoint.CheckFound(ctx, r, func(mac net.HardwareAddr) *endpoint.Single {
+		return single(r, conf, move{device: rec.Device, ifName: r.IfName, netns: r.NetNS, mac: mac})
+	})
 }
 
 // status reports whether the device exists. The device may be on the host, or busy in one of

@@ -90,16 +90,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 }
 
 func check(ctx context.Context, r *plugin.Request) error {
-	env, err := kernel.Of(r).Env(r)
-	if err != nil {
-		return err
-	}
-	mac, err := endpoint.FoundMAC(r, env)
-	if err != nil {
-		return err
-	}
 	conf := plugin.ConfOf[Conf](r)
-	return single(r, conf, object(r, conf, mac)).Check(ctx, r, env)
+	return endpoint.CheckFound(ctx, r, func(mac net.HardwareAddr) *endpoint.Single { return single(r, conf, object(r, conf, mac)) })
 }
 
 func gc(ctx context.Context, r *plugin.Request) error {
