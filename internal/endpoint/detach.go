@@ -25,9 +25,8 @@ import (
 )
 
 // Detach performs the DEL of a plugin that makes a veth pair. The order is: firewall, link, address,
-// record (see removeAndRelease). If the attachment's record is lost, Detach removes the elements in lost
-// instead of the record's.
-func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
+// record (see removeAndRelease).
+func Detach(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	env, err := k.DelEnv(r)
 	if env == nil {
@@ -36,7 +35,7 @@ func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	if err != nil {
 		kernel.Warn(r, err) // the work on the host's side is enough
 	}
-	made := func() *record.Record { return withoutRecord(k, r, env, lost) }
+	made := func() *record.Record { return withoutRecord(k, r, env) }
 	return k.Detach(r, made, func(rec *record.Record) error {
 		return removeAndRelease(ctx, r, func() error { return removeFromKernel(ctx, k, env, rec) })
 	})

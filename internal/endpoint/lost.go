@@ -19,9 +19,23 @@ import (
 // A DEL whose record is lost finds what the ADD made by what the owner, the previous result and the configuration
 // determine.
 
-// Lost describes the veth pair for a DEL whose record is lost. The pair has its usual name. The
+// lostConf is what a DEL whose record is lost reads of the configuration of bridge and ptp.
+type lostConf struct {
+	Outside     Outside `json:"ipMasqOutside"`
+	MacSpoofChk bool    `json:"macspoofchk"` // of bridge
+}
+
+// lostConfOf returns nothing of a configuration that cannot be read, because it must not stop the removal.
+func lostConfOf(r *plugin.Request) (conf lostConf) {
+	if err := r.Decode(&conf); err != nil {
+		return lostConf{}
+	}
+	return conf
+}
+
+// lostPair describes the veth pair for a DEL whose record is lost. The pair has its usual name. The
 // MAC comes from the previous result, or, without one, from the owner.
-func Lost(r *plugin.Request) *Pair {
+func lostPair(r *plugin.Request) *Pair {
 	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(kernel.Of(r), r.Owner).Container()}
 	if r.Prev() == nil {
 		return p
@@ -38,8 +52,8 @@ func Lost(r *plugin.Request) *Pair {
 // facts that the owner holds. If the attachment's addresses are not known, withoutRecord also
 // searches for the owner's elements. An attachment of the reference plugin has no record either,
 // so withoutRecord also queues the removal of what the reference left in the firewall.
-func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost []nft.Element) *record.Record {
-	comment, outside := Comment(r), outsideOf(r)
+func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env) *record.Record {
+	comment, conf := Comment(r), lostConfOf(r)
 	rec := &record.Record{}
 	for n := range byte(candidates) {
 		rec.Links = append(rec.Links, r.Owner.LinkName(linkPrefix, n))
@@ -51,7 +65,7 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost 
 	var addrs []netip.Addr
 	for _, a := range addresses(r, env) {
 		addrs = append(addrs, a.Addr())
-		k.Withdraw(&record.Record{Owner: r.Owner, Elements: lostMasquerade(a, outside, comment)})
+		k.Withdraw(&record.Record{Owner: r.Owner, Elements: lostMasquerade(a, conf.Outside, comment)})
 	}
 	if len(addrs) == 0 {
 		all, err := k.Traces().Elements(traces.Scope{Owner: r.Owner})
@@ -61,7 +75,10 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost 
 		rec.Elements = slices.DeleteFunc(all[r.Owner], func(e nft.Element) bool { return !e.OfInterface() })
 	}
 	k.NFT.Queue(iptnft.Leftovers(kernel.Attachment(r), addrs))
-	rec.Elements = append(rec.Elements, lost...)
+	if conf.MacSpoofChk {
+		pair := lostPair(r)
+		rec.Elements = append(rec.Elements, nft.CheckMAC(pair.Host, pair.MAC, comment)...)
+	}
 	return rec
 }
 
@@ -90,17 +107,6 @@ func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 		}
 	}
 	return addrs
-}
-
-// outsideOf reads the prefixes for a DEL. A configuration that is no longer valid must not stop the removal.
-func outsideOf(r *plugin.Request) Outside {
-	var conf struct {
-		Outside Outside `json:"ipMasqOutside"`
-	}
-	if err := r.Decode(&conf); err != nil {
-		return nil
-	}
-	return conf.Outside
 }
 
 // lostMasquerade returns all elements that Masquerade and Egress may have made for an address.

@@ -17,7 +17,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -41,7 +40,7 @@ var Plugin = plugin.Plugin{
 	Warnings: doubts,
 
 	Add:    add,
-	Del:    del,
+	Del:    endpoint.Detach,
 	Check:  check,
 	GC:     endpoint.Collect,
 	Status: status,
@@ -149,14 +148,6 @@ func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 		errs = append(errs, endpoint.Describe(env, netstate.Host, &result.Interfaces[atVLAN]))
 	}
 	return errors.Join(errs...)
-}
-
-func del(ctx context.Context, r *plugin.Request) error {
-	var lost []nft.Element
-	if _, err := r.Conf(); err == nil && plugin.ConfOf[Conf](r).MacSpoofChk { // a configuration that is no longer valid must not stop the DEL
-		lost = spoofElements(endpoint.Lost(r), endpoint.Comment(r))
-	}
-	return endpoint.Detach(ctx, r, lost...)
 }
 
 func check(ctx context.Context, r *plugin.Request) error {

@@ -40,7 +40,7 @@ var Plugin = plugin.Plugin{
 	Warnings: doubts,
 
 	Add:    add,
-	Del:    del,
+	Del:    endpoint.Detach,
 	Check:  check,
 	GC:     endpoint.Collect,
 	Status: status,
@@ -136,8 +136,6 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		endpoint.Describe(env, netstate.Sandbox, &result.Interfaces[atContainer]),
 	)
 }
-
-func del(ctx context.Context, r *plugin.Request) error { return endpoint.Detach(ctx, r) }
 
 func check(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
