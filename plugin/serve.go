@@ -72,11 +72,6 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 		}
 	}
 	r := &Request{Call: call, Plugin: p, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s}
-	if call.Verb == spec.GC {
-		if err := r.parseList(); err != nil {
-			return nil, err
-		}
-	}
 	if call.PerContainer() {
 		r.Owner = owner.Of(head.Name, call.ContainerID, call.IfName)
 	}
@@ -216,11 +211,7 @@ func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 		ipam := r.forward(ctx) // call both plugins, even if the first call fails
 		return nil, spec.Join(ipam, r.check(ctx))
 	case spec.GC:
-		err := r.call(ctx, r.Plugin.GC)
-		if err != nil && len(r.spared) == 0 {
-			return nil, err // something may still lead to any of the addresses
-		}
-		return nil, spec.Join(err, r.forward(ctx))
+		return nil, r.collect(ctx)
 	case spec.Status:
 		return nil, r.status(ctx)
 	}
@@ -232,6 +223,18 @@ func (r *Request) call(ctx context.Context, fn func(context.Context, *Request) e
 		return nil
 	}
 	return fn(ctx, r)
+}
+
+// collect performs GC.
+func (r *Request) collect(ctx context.Context) error {
+	if err := r.parseList(); err != nil {
+		return err
+	}
+	err := r.call(ctx, r.Plugin.GC)
+	if err != nil && len(r.spared) == 0 {
+		return err // something may still lead to any of the addresses
+	}
+	return spec.Join(err, r.forward(ctx))
 }
 
 // forward calls the same verb of the IPAM plugin.
