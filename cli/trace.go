@@ -131,8 +131,8 @@ func (f *finder) traced(word string, target why.Target) (*trace.Question, error)
 		return nil, err
 	}
 	q := &trace.Question{Protocol: target.Protocol, Port: target.Port, Mute: target.Word == "world", Containers: f.containers()}
-	to, err := f.tracedTo(target, services)
-	if q.Translated = err == nil && len(services) > 0 && to.Kind == why.Address; err != nil {
+	to, err := f.tracedTo(q, target, services)
+	if err != nil {
 		return nil, err
 	}
 	return q, f.choose(q, from, to, target)
@@ -147,12 +147,13 @@ func asNode(word string) string {
 }
 
 // tracedTo returns the target. services are the addresses that may be a Service's.
-func (f *finder) tracedTo(target why.Target, services []netip.Addr) (why.End, error) {
-	if target.Word == "world" {
-		return single("world", why.World, netip.MustParseAddr(testNet)), nil
+func (f *finder) tracedTo(q *trace.Question, target why.Target, services []netip.Addr) (why.End, error) {
+	if q.Mute {
+		return single(target.Word, why.World, netip.MustParseAddr(testNet)), nil
 	}
 	to, err := f.end(target.Word)
-	if err != nil && len(services) > 0 { // the name of a Service, or the address of kube-proxy's
+	if err != nil && len(services) > 0 { // the name of a Service, or the address of one of kube-proxy's
+		q.Translated = true
 		end := single(target.Word, why.Address, services[0])
 		end.Interfaces[0].Addrs = services
 		return end, nil
@@ -174,12 +175,10 @@ func (f *finder) choose(q *trace.Question, from, to why.End, target why.Target) 
 	if from.Kind == why.Node {
 		q.From.Addr = netip.Addr{} // the kernel chooses
 	}
-	if answerable(from, to) == nil && to.Kind != why.World {
-		var err error
-		q.Policies, err = f.policies(from, to, pair, target, q.Translated)
-		ferr = errors.Join(ferr, err)
+	if err := errors.Join(ferr, terr); err != nil {
+		return err
 	}
-	return errors.Join(ferr, terr)
+	return f.judged(q, from, to, pair, target)
 }
 
 // near reports whether an address is in the subnet of a container's address.
@@ -225,23 +224,38 @@ func (f *finder) containers() (list []trace.End) {
 	return list
 }
 
-// policies says what the network policies do with the packet. Only what they surely drop is not allowed.
-func (f *finder) policies(from, to why.End, pair [2]netip.Addr, target why.Target, service bool) (*trace.Judgement, error) {
-	a, err := (*why.Answer)(nil), error(nil)
-	if service {
-		a, err = f.host.AskService(from, target, pair[1:], f.address)
-	} else {
-		a, err = f.host.Ask(only(from, pair[0]), only(to, pair[1]), target)
+// judged says what the Services and the network policies of the node do with the packet. Only what policies surely drop is not allowed.
+func (f *finder) judged(q *trace.Question, from, to why.End, pair [2]netip.Addr, target why.Target) error {
+	if to.Kind == why.Address && target.Port != 0 {
+		sender := only(from, pair[0])
+		if from.Kind == why.Node {
+			sender = f.sending(from, pair[1:])
+		}
+		a, err := f.host.AskService(sender, target, pair[1:], f.address)
+		if a != nil || err != nil {
+			q.Translated, q.Policies = true, judgementOf(a)
+			return err
+		}
 	}
-	if err != nil || a == nil {
-		return nil, err
+	if q.Translated || to.Kind == why.World || answerable(from, to) != nil {
+		return nil
+	}
+	a, err := f.host.Ask(only(from, pair[0]), only(to, pair[1]), target)
+	q.Policies = judgementOf(a)
+	return err
+}
+
+// judgementOf returns an answer of why in one line.
+func judgementOf(a *why.Answer) *trace.Judgement {
+	if a == nil {
+		return nil
 	}
 	text := strings.ReplaceAll(strings.TrimSpace(a.Text()), "\n", "; ")
 	_, reasons, _ := strings.Cut(text, "; ")
 	return &trace.Judgement{
 		Text:    strings.Join(strings.Fields(string(a.Verdict)+": "+reasons), " "),
 		Allowed: a.Verdict != why.Dropped && a.Verdict != why.Rejected,
-	}, nil
+	}
 }
 
 // only returns an end with one of its addresses.

@@ -49,6 +49,11 @@ func (t *tracer) evaluate() {
 func (t *tracer) evaluateHost(in int, src netip.Addr) {
 	h := t.host()
 	r, err := h.route(t.To.Addr, in, src)
+	if err == nil && r.Type != unix.RTN_LOCAL { // for IPv6 the lookup does not ask whether the host forwards
+		if on, ferr := h.forwards(t.To.Addr, in); ferr == nil && !on {
+			err = unix.EHOSTUNREACH
+		}
+	}
 	if err != nil {
 		f := t.routeFinding(h, err, in, src, t.To.Addr)
 		t.expect(h.name, f.Text, &f)

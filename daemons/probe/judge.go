@@ -113,17 +113,22 @@ func (t *tracer) endsAt(s *shot, order []*view, reach int, k kind) *trace.Findin
 // hairpinEnds returns where a packet ends that the host shall send back to its source.
 func (t *tracer) hairpinEnds(s *shot) *trace.Finding {
 	own, host := s.views[0], s.views[1]
-	of := &own.of[probe]
+	of, at := &own.of[probe], &host.of[probe]
 	switch {
 	case of.came("input"):
 		return nil
-	case of.last.hook == "postrouting" && host.of[probe].seen():
-		return t.endsAt(s, []*view{own, host, own}, 1, probe)
-	case of.drop == nil && of.last.hook == "prerouting" && of.last.end && of.src == s.src:
+	case of.last.hook == "prerouting" && of.last.end && of.drop == nil && of.src == s.src:
 		return finding(own.at.name, trace.Hairpin, fmt.Sprintf("the packet comes back to its sender with the sender's own address %s as source, which the kernel refuses", of.src),
 			"masquerade it: Patchbay does that for ports that it publishes (patchbay repair); for another program's ports, its hairpin option")
+	case of.last.hook != "postrouting":
+		return t.endsAt(s, []*view{own}, 0, probe)
+	case at.drop == nil && at.last.hook == "prerouting" && at.last.end:
+		if port := t.port(own.at, of.out); port != nil {
+			return finding(host.at.name, trace.Hairpin, fmt.Sprintf("the bridge sends no frame back to the port from which it came (br_netfilter has translated it there): hairpin mode of %s is off", port.Attrs().Name),
+				fmt.Sprintf(`bridge link set dev %s hairpin on; for all containers of the network, "hairpinMode": true in its configuration`, port.Attrs().Name))
+		}
 	}
-	return t.endsAt(s, []*view{own}, 0, probe)
+	return t.endsAt(s, []*view{own, host, own}, 1, probe)
 }
 
 // inHook explains why packets came to the begin of a hook, not to its end, and no rule of nftables says so.

@@ -61,7 +61,8 @@ func newLab(t *testing.T) *lab {
 	for _, name := range []string{"a", "b", "c", "out"} {
 		l.path[name] = nettest.NewNS(t, "trace-"+name)
 	}
-	l.sh(`sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
+	l.sh(`sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv6.conf.default.accept_dad=0
+sysctl -qew net.bridge.bridge-nf-call-iptables=1
 for b in 0 1; do ip link add br$b type bridge forward_delay 0; ip addr add 10.7$((7+b)).0.1/24 dev br$b; ip link set br$b up; done
 ip link add up0 type veth peer name eth0 netns trace-out; ip addr add 198.51.100.1/24 dev up0; ip link set up0 up
 ip -n trace-out addr add 198.51.100.2/24 dev eth0; ip -n trace-out link set eth0 up
@@ -74,7 +75,7 @@ b br0 10.77.0.3
 c br1 10.78.0.2
 E`)
 	t.Cleanup(func() {
-		l.sh(`for link in br0 br1 up0 va vb vc; do ip link del $link; done; nft flush ruleset; ip route flush type unreachable
+		l.sh(`for link in br0 br1 up0 va vb vc; do ip link del $link; done; nft flush ruleset; ip route flush type unreachable; ip -6 route flush type unreachable; sysctl -qw net.ipv6.conf.all.forwarding=0
 ! command -v iptables-legacy >/dev/null || iptables-legacy -F`)
 	})
 	for _, name := range []string{"a", "b", "c", "out"} {
@@ -224,6 +225,8 @@ func TestBrokenNodes(t *testing.T) {
 		{name: "to the host, no listener", breaks: "true", from: "a", to: "host", port: 8080,
 			verdict: trace.Refused, cause: trace.NoListener, where: "the host"},
 		{name: "hairpin", breaks: `nft 'table ip p { chain d { type nat hook prerouting priority dstnat; tcp dport 9090 dnat to 10.77.0.2:8080; }; }'`, from: "a", to: "host", port: 9090,
+			verdict: trace.Ends, cause: trace.Hairpin, where: "the host", text: "hairpin mode of va is off", fix: "bridge link set dev va hairpin on"},
+		{name: "hairpin without br_netfilter", breaks: `sysctl -qw net.bridge.bridge-nf-call-iptables=0; nft 'table ip p { chain d { type nat hook prerouting priority dstnat; tcp dport 9090 dnat to 10.77.0.2:8080; }; }'`, from: "a", to: "host", port: 9090,
 			verdict: trace.Ends, cause: trace.Hairpin, where: "a", text: "own address 10.77.0.2 as source"},
 		{name: "a published port", breaks: `nft 'table ip p { chain d { type nat hook prerouting priority dstnat; tcp dport 9090 dnat to 10.78.0.2:8080; }; }'`, from: "a", to: "host", port: 9090,
 			verdict: trace.Arrives},
@@ -365,5 +368,45 @@ func TestPacket(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestIPv6 asks the same about IPv6.
+func TestIPv6(t *testing.T) {
+	for name, c := range map[string]struct {
+		breaks  string
+		port    uint16
+		verdict trace.Verdict
+		cause   trace.Cause
+		fix     string
+	}{
+		"nothing":        {"true", 8080, trace.Arrives, "", ""},
+		"echo":           {"true", 0, trace.Arrives, "", ""},
+		"no listener":    {"true", 81, trace.Refused, trace.NoListener, ""},
+		"forwarding off": {"sysctl -qw net.ipv6.conf.all.forwarding=0", 8080, trace.Ends, trace.Forwarding, "sysctl -w net.ipv6.conf.all.forwarding=1"},
+		"a rule":         {`nft 'table ip6 x { chain f { type filter hook forward priority 0; tcp dport 8080 drop; }; }'`, 8080, trace.Ends, trace.Rule, "ip6 daddr fd78::2 accept"},
+		"unreachable":    {"ip -6 route add unreachable fd78::2", 8080, trace.Ends, trace.BadRoute, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.sh(`sysctl -qw net.ipv6.conf.all.forwarding=1
+ip addr add fd77::1/64 dev br0 nodad; ip addr add fd78::1/64 dev br1 nodad
+ip -n trace-a addr add fd77::2/64 dev eth0 nodad; ip -n trace-a route add default via fd77::1
+ip -n trace-c addr add fd78::2/64 dev eth0 nodad; ip -n trace-c route add default via fd78::1
+` + c.breaks)
+			q := trace.Question{From: l.end("a"), To: l.end("c"), Protocol: l4.TCP, Port: c.port}
+			q.From.Addr, q.To.Addr = netip.MustParseAddr("fd77::2"), netip.MustParseAddr("fd78::2")
+			if c.port == 0 {
+				q.Protocol = l4.ICMP
+			}
+			r, f := l.trace(q), trace.Finding{}
+			if r.Finding != nil {
+				f = *r.Finding
+			}
+			if r.Verdict != c.verdict || f.Cause != c.cause || !strings.Contains(f.Fix, c.fix) || r.Disagreement != "" {
+				t.Errorf("got\n%s", r.Text())
+			}
+			t.Log(r.Headline())
+		})
 	}
 }

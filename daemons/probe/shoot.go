@@ -61,7 +61,7 @@ func (t *tracer) probe() error {
 // behind returns the container to which the host sent the packet, if it is one that was not asked for.
 func (t *tracer) behind(s *shot) (trace.End, bool) {
 	host := s.views[len(s.views)-1].of[probe]
-	if t.To.Container() || host.last.hook != "postrouting" || host.dst == t.To.Addr {
+	if t.To.Container() || !host.seen() || host.dst == t.To.Addr {
 		return trace.End{}, false
 	}
 	i := slices.IndexFunc(t.Containers, func(e trace.End) bool { return e.Addr == host.dst })
