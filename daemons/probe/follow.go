@@ -113,15 +113,5 @@ func (o *sight) came(hook string) bool {
 	return false
 }
 
-// departed reports whether packets left the place by a link: through the last hook of IP, and if that link is a bridge, also of the bridge.
+// departed reports whether packets left the place: their last hook is the last one of IP or, if they left by a bridge, of the bridge.
 func (o *sight) departed() bool { return o.last.hook == "postrouting" && o.last.end }
-
-// bridged reports whether a bridge forwarded the packets, and the host's routing did not see them.
-func (o *sight) bridged() bool {
-	for _, m := range o.passed {
-		if !m.bridge {
-			return false
-		}
-	}
-	return len(o.passed) > 0
-}

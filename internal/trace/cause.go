@@ -16,7 +16,6 @@ const (
 	Duplicate    Cause = "duplicate-address"
 	Forwarding   Cause = "forwarding"
 	ReversePath  Cause = "rp-filter"
-	Martian      Cause = "martian"
 	Policy       Cause = "policy" // a network policy, or another rule of ours
 	Rule         Cause = "rule"   // of another program
 	Legacy       Cause = "iptables-legacy"
