@@ -49,6 +49,8 @@ type podNetworks struct {
 	unwritten chan struct{} // the files may differ from the cluster
 	untold    chan struct{} // statuses or problems may have changed
 
+	known [2]uint64 // the generations that the files have; only follow uses it
+
 	// Only publish uses these fields.
 	pause time.Duration // after a failure
 	sent  networks.Sent
@@ -63,6 +65,20 @@ func newPodNetworks(a *Agent) *podNetworks {
 	p.status = newPodNetworkStatus(a)
 	p.status.follows.losses = p.cluster.Losses
 	return p
+}
+
+// follow handles a change of the cluster. The pods change more often than the definitions, and all files are compared for a change.
+func (p *podNetworks) follow() error {
+	now := [2]uint64{p.cluster.Generation(networks.Definitions)}
+	if p.choices.Annotations {
+		now[1] = p.cluster.Generation(networks.Pods)
+	}
+	if now != p.known {
+		p.known = now
+		resident.Signal(p.unwritten)
+	}
+	resident.Signal(p.untold)
+	return nil
 }
 
 // signal says that everything may have changed.
@@ -82,7 +98,7 @@ func (p *podNetworks) run(ctx context.Context, a *Agent) {
 	wg.Go(func() {
 		resident.Keep(ctx, p.status.unwatched, func() error { return watchPlans(ctx, p.paths, func() { resident.Signal(p.untold) }) })
 	})
-	wg.Go(func() { eachOnce(ctx, p.changed, 0, func() error { p.signal(); return nil }) })
+	wg.Go(func() { eachOnce(ctx, p.changed, 0, p.follow) })
 	wg.Go(func() { eachOnce(ctx, p.unwritten, mirrorRest, func() error { return p.write(ctx) }) })
 	wg.Go(func() { eachOnce(ctx, p.untold, statusRest, func() error { return p.publish(ctx) }) })
 	regularly(ctx, p.signal, func() {})

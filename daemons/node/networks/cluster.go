@@ -33,6 +33,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	objects [kinds]map[name]any // npwg.Definition, Pod
+	changes [kinds]uint64       // how often they have changed
 }
 
 // name names an object.
@@ -51,12 +52,26 @@ func NewCluster(node string, changed chan struct{}) *Cluster {
 	return c
 }
 
+// Generation returns a number that is another one after each change of a kind, and after its first list.
+func (c *Cluster) Generation(k Kind) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.changes[k] << 1
+	if c.Listed(k) {
+		n++
+	}
+	return n
+}
+
 // put stores an object. A value of nil removes it.
 func (c *Cluster) put(k Kind, n name, value any) (changed bool) {
 	all := c.objects[k]
 	changed = all[n] != value
 	if all[n] = value; value == nil {
 		delete(all, n)
+	}
+	if changed {
+		c.changes[k]++
 	}
 	return changed
 }

@@ -231,3 +231,32 @@ func TestCompare(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 }
+
+// A generation differs after each change of its kind, and after its first list, which may have nothing.
+func TestGeneration(t *testing.T) {
+	c := NewCluster("n1", make(chan struct{}, 1))
+	none := func(func([]byte, error) bool) {}
+	var last [kinds]uint64
+	for _, step := range []struct {
+		about             string
+		do                func() error
+		definitions, pods bool // whether it changes
+	}{
+		{"the first list", func() error { return c.Replace(Definitions, none) }, true, false},
+		{"the same list", func() error { return c.Replace(Definitions, none) }, false, false},
+		{"a pod", func() error { return c.Set(Pods, podText("web", "n1", "")) }, false, true},
+		{"the same pod", func() error { return c.Set(Pods, podText("web", "n1", "")) }, false, false},
+		{"a pod elsewhere", func() error { return c.Set(Pods, podText("other", "n2", "")) }, false, false},
+		{"a definition", func() error { return c.Set(Definitions, []byte(`{"metadata":{"namespace":"shop","name":"a"}}`)) }, true, false},
+		{"no definition", func() error { c.Delete(Definitions, "shop", "a"); return nil }, true, false},
+	} {
+		must(t, step.do())
+		for k, want := range [kinds]bool{step.definitions, step.pods} {
+			now := c.Generation(Kind(k))
+			if (now != last[k]) != want {
+				t.Errorf("%s: the generation of %s was %d and is %d", step.about, Kind(k), last[k], now)
+			}
+			last[k] = now
+		}
+	}
+}
