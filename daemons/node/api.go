@@ -86,13 +86,19 @@ func (c *client) PatchNode(ctx context.Context, name string, mergePatch []byte) 
 	return c.rest.Patch(types.MergePatchType).Resource("nodes").Name(name).SubResource("status").Body(mergePatch).Do(ctx).Error()
 }
 
-// Request sends JSON, and returns the answer's. contentType is that of the body, if there is one.
+// Request sends JSON, and returns the answer's. contentType is that of the body, if there is one. An error has the reason that the
+// server gives.
 func (c *client) Request(ctx context.Context, verb, path, contentType string, body []byte) ([]byte, error) {
 	r := c.rest.Verb(verb).AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON)
 	if body != nil {
 		r = r.SetHeader("Content-Type", contentType).Body(body)
 	}
-	return r.Do(ctx).Raw()
+	result := r.Do(ctx)
+	answer, err := result.Raw()
+	if err != nil {
+		err = result.Error()
+	}
+	return answer, err
 }
 
 // source is a kind of objects of the API server, and the store that mirrors them.

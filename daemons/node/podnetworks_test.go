@@ -415,7 +415,7 @@ func TestStatusRefused(t *testing.T) {
 	l.api.say(func(s *apiServer) { s.pods.refuse = http.StatusUnprocessableEntity })
 	l.pod("web", "u1", "a")
 	l.started("c1", "web", "u1", "a")
-	l.awaitEvent("web", "u1", "annotation k8s.v1.cni.cncf.io/network-status: the API server refuses it")
+	l.awaitEvent("web", "u1", "annotation k8s.v1.cni.cncf.io/network-status: the API server refuses it: Pod is invalid: Too long")
 	l.pod("next", "u2", "a")
 	l.api.say(func(s *apiServer) { s.pods.refuse = 0 })
 	l.started("c2", "next", "u2", "a")

@@ -45,8 +45,11 @@ func (s *apiServer) servePods(w http.ResponseWriter, r *http.Request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(s.patchPod(r.URL.Path, name, patch.Metadata.UID, patch.Metadata.Annotations))
-	fmt.Fprint(w, "{}") //nolint:errcheck // the client sees it
+	code := s.patchPod(r.URL.Path, name, patch.Metadata.UID, patch.Metadata.Annotations)
+	w.WriteHeader(code)
+	if code == http.StatusUnprocessableEntity {
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422,"message":"Pod is invalid: Too long"}`) //nolint:errcheck // the client sees it
+	}
 	return true
 }
 

@@ -61,20 +61,7 @@ func (k *cluster) proveKeyRights() {
 func (k *cluster) proveStatusOnly() {
 	k.Helper()
 	spec := func() string { return k.kubectl("get", "node", "n1", "-o", "jsonpath={.spec}") }
-	before := spec()
-	c, err := clientcmd.BuildConfigFromFlags("", k.dir+"/cfg/admin.kubeconfig")
-	if err != nil {
-		k.Fatal(err)
-	}
-	c.Impersonate.UserName = "system:serviceaccount:kube-system:patchbay"
-	c.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}}
-	c.Dial = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		return conn, within("kl-cp", func() (err error) { conn, err = new(net.Dialer).DialContext(ctx, network, addr); return err })
-	}
-	api, err := node.NewAPI(c)
-	if err != nil {
-		k.Fatal(err)
-	}
+	before, api := spec(), k.asAgent("n1")
 	if err := api.PatchNode(k.Context(), "n1", []byte(`{"metadata": {"annotations": {"patchbay.net/probe": "x"}},
 		"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"], "taints": [{"key": "x", "effect": "NoSchedule"}]}}`)); err != nil {
 		k.Error(err)
@@ -96,6 +83,25 @@ func (k *cluster) proveStatusOnly() {
 	if _, err := api.ListNodes(k.Context(), metav1.ListOptions{}); err != nil {
 		k.Error(err)
 	}
+}
+
+// asAgent is the API server as the agent of a node may use it.
+func (k *cluster) asAgent(of string) node.API {
+	k.Helper()
+	c, err := clientcmd.BuildConfigFromFlags("", k.dir+"/cfg/admin.kubeconfig")
+	if err != nil {
+		k.Fatal(err)
+	}
+	c.Impersonate.UserName = "system:serviceaccount:kube-system:patchbay"
+	c.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {of}}
+	c.Dial = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		return conn, within("kl-cp", func() (err error) { conn, err = new(net.Dialer).DialContext(ctx, network, addr); return err })
+	}
+	api, err := node.NewAPI(c)
+	if err != nil {
+		k.Fatal(err)
+	}
+	return api
 }
 
 // publishedKeys are the nodes' WireGuard keys in the API server, as n1=KEY.
