@@ -11,6 +11,7 @@
 //   - If the API server cannot be reached, the last known objects stay. A list without this node's Node does not remove it.
 //   - A burst of changes is one state. A change that Services cannot see, such as that of a status, is no change.
 //   - A Service that changes, or has a slice that does, is compiled alone. A change of the Node, of its addresses or of a ServiceCIDR concerns all.
-//   - Only what a program needs is kept. Headless slices, and those without a Service, are not.
+//   - Only what a program needs is kept, packed. Headless slices, and those without a Service, are not. Who needs more of Services of type
+//     LoadBalancer reads it beside (Beside).
 //   - Of an object that cannot be read, what can be read counts, and it is reported (Cluster.Problems).
 package services
