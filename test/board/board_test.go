@@ -121,11 +121,12 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// Several reports are one project, and a report without plugins changes nothing.
+// Several reports are one project, two of one plugin are one row, and a report without plugins changes nothing.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{
-		"scoreboard.md": empty, "a.json": `{"plugins": [{"name": "a", "subject": {"kind": "ipam"}}]}`, "b.json": `{"plugins": [{"name": "b"}]}`, "none.json": `{}`,
+		"scoreboard.md": empty, "a.json": `{"plugins": [{"name": "a", "subject": {"kind": "ipam"}}]}`, "b.json": `{"plugins": [{"name": "b", "outcomes": [{"rule": {"name": "two"}, "verdict": "passed"}]}]}`, "none.json": `{}`,
+		"more.json": `{"plugins": [{"name": "b", "outcomes": [{"rule": {"name": "one"}, "verdict": "passed"}]}]}`,
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -139,10 +140,10 @@ func TestWrite(t *testing.T) {
 	if err := (&project{Name: "one"}).write(dir, []string{in("a.json"), in("none.json")}); err == nil || !strings.Contains(err.Error(), "none.json has no plugin") {
 		t.Errorf("a report without plugins: %v", err)
 	}
-	if err := (&project{Name: "one", Version: "v1"}).write(dir, []string{in("a.json"), in("b.json")}); err != nil {
+	if err := (&project{Name: "one", Version: "v1"}).write(dir, []string{in("a.json"), in("b.json"), in("more.json")}); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"scoreboard.md": "| b | v1 |", "scoreboard/one.md": "# one v1\n"} {
+	for name, want := range map[string]string{"scoreboard.md": "| b | v1 | 2 |", "scoreboard/one.md": "# one v1\n"} {
 		if text, err := os.ReadFile(in(name)); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s: %v:\n%s", name, err, text)
 		}

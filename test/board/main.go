@@ -14,7 +14,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
+	"github.com/patchbay-net/patchbay/conformance"
 	"github.com/patchbay-net/patchbay/conformance/report"
 )
 
@@ -72,6 +75,20 @@ func (p *project) read(file string) error {
 	if len(more.Plugins) == 0 {
 		return fmt.Errorf("the report %s has no plugin", file)
 	}
-	p.Plugins = append(p.Plugins, more.Plugins...)
+	for _, plugin := range more.Plugins {
+		p.add(plugin)
+	}
 	return nil
+}
+
+// add adds a plugin, or further outcomes of one: a slow runtime is tested in parts.
+func (p *project) add(plugin report.Plugin) {
+	at := slices.IndexFunc(p.Plugins, func(have report.Plugin) bool { return have.Name == plugin.Name })
+	if at < 0 {
+		p.Plugins = append(p.Plugins, plugin)
+		return
+	}
+	have := &p.Plugins[at]
+	have.Outcomes = append(have.Outcomes, plugin.Outcomes...)
+	slices.SortStableFunc(have.Outcomes, func(a, b conformance.Outcome) int { return strings.Compare(a.Rule.Name, b.Rule.Name) })
 }
