@@ -24,7 +24,7 @@ import (
 
 // breaks lists the rules for runtimes that each library breaks, with the reason.
 var breaks = map[string]map[string]string{
-	"chain":  {"del-fails-halts": "on purpose: the objects of the other plugins would stay (docs/adr/0010)"},
+	"chain": {"del-fails-halts": "on purpose: the objects of the other plugins would stay (docs/adr/0010)"},
 	"libcni": {
 		"config-capabilities": "it passes the key on", "result-older": "it passes the result of an older plugin on as it is",
 		"drop-ins": "the configuration in its cache, which DEL must use, lacks them",
