@@ -141,9 +141,9 @@ func (c *Conn) ReadEnded() (list []Answer, err error) {
 
 // Ending is the work that adds answers to the sets, and removes those that are over.
 type Ending struct {
-	added []Answer
-	over  func(Answer) bool
-	left  map[Answer]bool
+	added  []Answer
+	over   func(Answer) bool
+	noRoom map[Answer]bool
 }
 
 // EndAnswers returns this work. It adds each answer once. If the table has no such sets, there is no policy, and nothing to do.
@@ -151,8 +151,8 @@ func EndAnswers(added []Answer, over func(Answer) bool) *Ending {
 	return &Ending{added: added, over: over}
 }
 
-// Left returns the answers for which a set had no room.
-func (x *Ending) Left() map[Answer]bool { return x.left }
+// NoRoom returns the answers for which a set had no room.
+func (x *Ending) NoRoom() map[Answer]bool { return x.noRoom }
 
 // String describes the work in errors.
 func (x *Ending) String() string { return "drop the answers in flows that network policies ended" }
@@ -198,13 +198,13 @@ func (x *Ending) compare(have []Answer, room map[string]int) (add, remove []Answ
 		known[a] = true
 		room[a.set()]--
 	}
-	x.left = make(map[Answer]bool)
+	x.noRoom = make(map[Answer]bool)
 	for _, a := range x.added {
 		left, exists := room[a.set()]
 		switch {
 		case known[a] || !exists:
 		case left <= 0:
-			x.left[a] = true
+			x.noRoom[a] = true
 		default:
 			known[a] = true
 			room[a.set()]--

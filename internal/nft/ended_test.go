@@ -39,12 +39,12 @@ func TestEndAnswers(t *testing.T) {
 		{"one is over", append(udp[:1:1], udp[2:room+1]...), 2, 2, 1},
 	} {
 		add, remove := x.compare(c.have, map[string]int{endedSets[0][0]: room, endedSets[1][0]: room})
-		if len(add) != c.add || len(x.Left()) != c.left || len(remove) != c.remove {
-			t.Errorf("%s: adds %d, leaves %d, removes %d; want %d, %d, %d", c.name, len(add), len(x.Left()), len(remove), c.add, c.left, c.remove)
+		if len(add) != c.add || len(x.NoRoom()) != c.left || len(remove) != c.remove {
+			t.Errorf("%s: adds %d, leaves %d, removes %d; want %d, %d, %d", c.name, len(add), len(x.NoRoom()), len(remove), c.add, c.left, c.remove)
 		}
 	}
-	if add, _ := x.compare(nil, nil); len(add)+len(x.Left()) > 0 {
-		t.Errorf("without sets it adds %v and leaves %v", add, x.Left())
+	if add, _ := x.compare(nil, nil); len(add)+len(x.NoRoom()) > 0 {
+		t.Errorf("without sets it adds %v and leaves %v", add, x.NoRoom())
 	}
 }
 

@@ -65,7 +65,7 @@ func TestBudget(t *testing.T) {
 		add    []NetworkPolicy
 		broken string
 	}{
-		"selectors":       {[]NetworkPolicy{costly("x", "n", budget.selectors+1)}, "networkpolicy x/n: with it, the policies of namespace x need at least 1001 different selectors of peers, and the limit is 1000: "},
+		"selectors":       {[]NetworkPolicy{costly("x", "n", budget.selectors+1)}, "networkpolicy x/n: with it, the policies of namespace x need at least 501 different selectors of peers, and the limit is 500: "},
 		"at the limit":    {[]NetworkPolicy{costly("x", "n", budget.selectors)}, ""},
 		"together":        {[]NetworkPolicy{costly("x", "large", budget.selectors-1), costly("x", "small", 2)}, "networkpolicy x/large: "},
 		"of each":         {[]NetworkPolicy{costly("x", "n", budget.selectors), costly("z", "m", budget.selectors)}, ""},
@@ -138,7 +138,7 @@ func TestBudgetOfTheCluster(t *testing.T) {
 	s := world(t, `wide {"tier":"Admin","priority":1,"subject":{"namespaces":{"matchLabels":{"ns":"x"}}},"ingress":[{"action":"Accept","from":[`+strings.Join(peers, ",")+`]},{"action":"Deny","from":[{"namespaces":{}}]}]}`,
 		`x/open {"podSelector":{},"ingress":[{}]}`)
 	s.check(t, "y/a > x/a tcp 80: deny\ny/a > y/b tcp 80: accept\nx/a > y/a tcp 80: accept")
-	if p := Compile(s); len(p.Problems) != 1 || !strings.HasPrefix(p.Problems[0].String(), "clusternetworkpolicy wide: it needs 1001 different selectors") {
+	if p := Compile(s); len(p.Problems) != 1 || !strings.HasPrefix(p.Problems[0].String(), "clusternetworkpolicy wide: it needs 501 different selectors") {
 		t.Errorf("problems %.300q", p.Problems)
 	}
 }

@@ -63,9 +63,9 @@ func (c *Cut) hold(flows []conntrack.Flow) (may []conntrack.Flow, err error) {
 	err = fw.Commit(context.Background()) // light work waits for no lock
 	may = slices.DeleteFunc(flows, func(f conntrack.Flow) bool {
 		a, ok := answerIn(f)
-		return ok && !c.over(a) && (err != nil || work.Left()[a])
+		return ok && !c.over(a) && (err != nil || work.NoRoom()[a])
 	})
-	if n := len(work.Left()); err == nil && n > 0 {
+	if n := len(work.NoRoom()); err == nil && n > 0 {
 		err = fmt.Errorf("%d flows and those like them go on, because the kernel's sets of flows that ended are full: they end when others have been silent for some minutes", n)
 	}
 	return may, err

@@ -138,8 +138,8 @@ func newBridged(t *testing.T) *bridged {
 		return f.passes("10.3.0.1", "10.3.0.2", "10.3.0.2") && f.passes("fd03::1", "fd03::2", "fd03::2") &&
 			f.passes("fd03::3", "fd03::2", "fd03::2") && f.passes("fd03::3", "fd03::fe", "fd03::fe")
 	}
-	for tries := 0; tries < 5 && !ready(); tries++ {
-		until(ready)
+	if !eventually(ready) {
+		t.Fatal("the ports of the bridge do not forward")
 	}
 	return &bridged{f}
 }
