@@ -161,6 +161,7 @@ func (a *app) commands() []command {
 		{name: "why", short: "explain what network policies do with a packet", long: whyLong, data: &whyCommand{app: a}},
 		{name: "trace", short: "send a packet, and show where it ends and what mends it", long: traceLong, data: &traceCommand{app: a}},
 		{name: "drops", short: "show packets that network policies dropped", long: dropsLong, data: &dropsCommand{app: a}},
+		{name: "flows", short: "show who talks to whom on this node", long: flowsLong, data: &flowsCommand{app: a}},
 		{name: "doctor", short: "find what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
 		{name: "repair", short: "restore what is missing on the host", long: repairLong, data: &repairCommand{app: a}},
 		{name: "convert", short: "print a conflist with its plugins in one process, or separate", long: convertLong, data: &convertCommand{app: a}},

@@ -88,7 +88,7 @@ func dropText(l drops.Line) string {
 	switch {
 	case l.Drop != nil:
 		d := l.Drop
-		return fmt.Sprintf("%s  %s -> %s  %s  %s: %s", d.Time.Local().Format("2006-01-02 15:04:05.000"), d.From, d.To, endText(d), d.Direction, d.Reason)
+		return fmt.Sprintf("%s  %s -> %s  %s  %s: %s", d.Time.Local().Format("2006-01-02 15:04:05.000"), d.From, d.To, endText(d.Protocol, d.Port), d.Direction, d.Reason)
 	case l.More != nil:
 		return fmt.Sprintf("%s not shown: %s, %s", packetsText(l.More.Packets), l.More.Direction, l.More.Cause)
 	case l.Missed > 0:
@@ -109,14 +109,14 @@ func packetsText(n uint64) string {
 }
 
 // endText returns "tcp 80", or "icmp type 8".
-func endText(d *drops.Drop) string {
+func endText(protocol string, port uint16) string {
 	switch {
-	case strings.HasPrefix(d.Protocol, "icmp"):
-		return fmt.Sprintf("%s type %d", d.Protocol, d.Port)
-	case d.Port == 0:
-		return d.Protocol
+	case strings.HasPrefix(protocol, "icmp"):
+		return fmt.Sprintf("%s type %d", protocol, port)
+	case port == 0:
+		return protocol
 	}
-	return fmt.Sprintf("%s %d", d.Protocol, d.Port)
+	return fmt.Sprintf("%s %d", protocol, port)
 }
 
 // printable removes what a terminal would not print: control characters, and those that change the direction of text.

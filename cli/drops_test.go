@@ -66,13 +66,13 @@ func dropsRun(dir, args string) (status int, out, errs string) {
 	return status, stdout.String(), strings.TrimSpace(stderr.String())
 }
 
-// agentSays answers each client with two lines, and tells what it was asked.
-func agentSays(t *testing.T, dir string) (asked chan string) {
+// agentSays answers each client with lines, and tells what it was asked.
+func agentSays(t *testing.T, path string, lines ...any) (asked chan string) {
 	t.Helper()
-	if err := os.Mkdir(filepath.Dir(drops.Socket(dir)), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", drops.Socket(dir))
+	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +87,10 @@ func agentSays(t *testing.T, dir string) (asked chan string) {
 			line, _ := bufio.NewReader(conn).ReadString('\n')
 			asked <- strings.TrimSpace(line)
 			enc := json.NewEncoder(conn)
-			enc.Encode(drops.Line{Drop: &aDrop})              //nolint:errcheck // the test sees the output
-			enc.Encode(drops.Line{Error: "another\n reader"}) //nolint:errcheck // as well
-			conn.Close()                                      //nolint:errcheck // as well
+			for _, line := range lines {
+				enc.Encode(line) //nolint:errcheck // the test sees the output
+			}
+			conn.Close() //nolint:errcheck // as well
 		}
 	}()
 	return asked
@@ -98,7 +99,7 @@ func agentSays(t *testing.T, dir string) (asked chan string) {
 // The command asks for what the flags say, and prints what the agent says.
 func TestDropsCommand(t *testing.T) {
 	dir := t.TempDir()
-	asked := agentSays(t, dir)
+	asked := agentSays(t, drops.Socket(dir), drops.Line{Drop: &aDrop}, drops.Line{Error: "another\n reader"})
 	for args, want := range map[string]struct{ request, out, errs string }{
 		"drops -f --pod shop/web": {`{"follow":true,"last":100,"end":"shop/web"}`, dropText(drops.Line{Drop: &aDrop}), "patchbay: another reader"},
 		"drops --json -n 0":       {`{}`, `{"drop":{"time":"2026-12-01T12:00:01.25`, ""},

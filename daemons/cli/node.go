@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
 	"github.com/patchbay-net/patchbay/internal/drops"
+	"github.com/patchbay-net/patchbay/internal/flows"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/mesh/wirekey"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -55,6 +56,7 @@ type nodeCommand struct {
 	Keep       bool              `long:"policy-keep-connections" description:"a change of policies ends no connection that it denies; it applies to new ones"`
 	LogGroup   uint16            `long:"policy-log-group" value-name:"GROUP" description:"send packets that policies deny to this group of NFLOG, of each rule at most 10 a second; 0: do not"`
 	DropsGroup uint16            `long:"drops-group" value-name:"GROUP" default:"9472" description:"the group of NFLOG by which the kernel tells the agent dropped packets, for patchbay drops; 0: they are only counted"`
+	FlowsGroup uint16            `long:"flows-group" value-name:"GROUP" default:"9473" description:"the group of NFLOG by which the kernel tells the agent new connections while patchbay flows -f runs; 0: connections are not looked at"`
 	Space      string            `long:"containers-namespace" value-name:"NAME" description:"the namespace whose network policies apply to containers on the pods' network that are not pods, as of docker run (default: none apply)"`
 	Labels     map[string]string `long:"containers-label" value-name:"KEY=VALUE" key-value-delimiter:"=" description:"a label by which policies select such containers; may be repeated"`
 	Services   string            `long:"services" default:"off" choice:"on" choice:"off" description:"serve Services, instead of kube-proxy; off removes what an earlier run made"`
@@ -113,7 +115,7 @@ func (c *nodeCommand) Execute(args []string) error {
 	}
 	defer fabric.Close()
 	opts.Fabric = fabric
-	c.listenForDrops(&opts)
+	c.listenForCommands(&opts)
 	if a, err = node.New(opts); err != nil {
 		return err
 	}
@@ -126,17 +128,23 @@ func (c *nodeCommand) Execute(args []string) error {
 	return nil
 }
 
-// listenForDrops makes the socket of patchbay drops. The node does not need it, so the agent works without it, too.
-func (c *nodeCommand) listenForDrops(o *node.Options) {
-	if o.NetworkPolicy.Off || o.NetworkPolicy.DropsGroup == 0 {
-		return
+// listenForCommands makes the sockets of patchbay drops and patchbay flows. The node does not need them, so the agent works
+// without them, too.
+func (c *nodeCommand) listenForCommands(o *node.Options) {
+	open := func(command, path string) net.Listener {
+		l, err := listen(path)
+		if err != nil {
+			o.Log("patchbay %s does not work: %v", command, err)
+			return nil
+		}
+		return l
 	}
-	l, err := listen(drops.Socket(o.Paths.Run))
-	if err != nil {
-		o.Log("patchbay drops does not work: %v", err)
-		return
+	if !o.NetworkPolicy.Off && o.NetworkPolicy.DropsGroup != 0 {
+		o.NetworkPolicy.DropsListener = open("drops", drops.Socket(o.Paths.Run))
 	}
-	o.NetworkPolicy.DropsListener = l
+	if o.Flows.Group != 0 {
+		o.Flows.Listener = open("flows", flows.Socket(o.Paths.Run))
+	}
 }
 
 // keys returns this node's WireGuard keys, and makes them at the first start. With another
@@ -157,6 +165,7 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 			Off: c.Policy == "off", KeepConnections: c.Keep, UnknownOpen: c.Unknown == "open", OwnNamespace: c.Default == "own-namespace",
 			LogGroup: c.LogGroup, DropsGroup: c.DropsGroup,
 		},
+		Flows: node.Flows{Group: c.FlowsGroup},
 	}
 	if o.Node, err = c.name(); err != nil {
 		return o, err
@@ -167,8 +176,8 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 	if o.Services, err = c.services(); err != nil {
 		return o, err
 	}
-	if c.LogGroup != 0 && c.LogGroup == c.DropsGroup {
-		return o, usageError{fmt.Errorf("--policy-log-group and --drops-group are both %d: a group of NFLOG has one reader, so choose another for one of them", c.LogGroup)}
+	if err := c.groups(); err != nil {
+		return o, usageError{err}
 	}
 	o.Networks = node.PodNetworks{
 		Further:     podnet.Further{On: c.Networks != "off", BinDir: c.NetsBin, Isolated: c.NetsAlone},
@@ -185,6 +194,21 @@ func (c *nodeCommand) options(where paths.Paths, printLine func(string, ...any))
 		o.Install, err = c.installer()
 	}
 	return o, err
+}
+
+// groups checks that each group of NFLOG is asked for once.
+func (c *nodeCommand) groups() error {
+	by := map[uint16]string{}
+	for _, g := range []struct {
+		flag  string
+		group uint16
+	}{{"--policy-log-group", c.LogGroup}, {"--drops-group", c.DropsGroup}, {"--flows-group", c.FlowsGroup}} {
+		if other := by[g.group]; other != "" && g.group != 0 {
+			return fmt.Errorf("%s and %s are both %d: a group of NFLOG has one reader, so choose another for one of them", other, g.flag, g.group)
+		}
+		by[g.group] = g.flag
+	}
+	return nil
 }
 
 // services returns the choices for Services.

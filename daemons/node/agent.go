@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/daemons/internal/doubt"
 	"github.com/patchbay-net/patchbay/daemons/internal/fabric"
+	"github.com/patchbay-net/patchbay/daemons/internal/flows"
 	"github.com/patchbay-net/patchbay/daemons/node/lan"
 	"github.com/patchbay-net/patchbay/daemons/node/plan"
 	"github.com/patchbay-net/patchbay/daemons/node/policies"
@@ -53,6 +54,7 @@ type Options struct {
 	Services      Services
 	LoadBalancers LoadBalancers
 	Networks      PodNetworks
+	Flows         Flows
 
 	// Install copies the plugins to the runtime's directory. If it is nil, the agent does not
 	// install them.
@@ -79,6 +81,7 @@ type Agent struct {
 	services *serviceProxy
 	balancer *loadBalancers
 	networks *podNetworks
+	flows    *flows.Service // nil: connections are not looked at
 
 	nodes  chan struct{} // the Nodes changed
 	kernel chan struct{} // the kernel's state changed
@@ -133,6 +136,9 @@ func New(opts Options) (*Agent, error) {
 	a.metrics.Register(a.balancer.status.failures, lanCollector{a.balancer})
 	a.networks = newPodNetworks(a)
 	a.metrics.Register(a.networks.status.files, a.networks.status.statuses, podNetworkCollector{a.networks})
+	if a.flows = a.newFlows(); a.flows != nil {
+		a.metrics.Register(a.flows)
+	}
 	return a, nil
 }
 
@@ -158,6 +164,9 @@ func (a *Agent) Run(ctx context.Context) {
 	wg.Go(func() { a.services.run(ctx, a) })
 	wg.Go(func() { a.balancer.run(ctx, a) })
 	wg.Go(func() { a.networks.run(ctx, a) })
+	if a.flows != nil {
+		wg.Go(func() { a.flows.Run(ctx) })
+	}
 	wg.Go(func() {
 		fabric.Follow(ctx, a.opts.Fabric, func() { resident.Signal(a.kernel) },
 			func(err error) { a.trouble.set(kernelUnwatched, err) }, func(err error) { a.trouble.set(pathsUnprobed, err) })

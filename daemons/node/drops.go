@@ -41,7 +41,8 @@ type witness struct {
 	now    *policy.Program   // in force
 	former []replaced        // the last one first
 	links  map[string]string // pods by their links
-	names  map[netip.Addr]string
+	names  names             // nil: to be made
+	named  time.Time         // when they were made
 	gone   map[netip.Addr]departed
 
 	linkName func(index int) string
@@ -60,7 +61,7 @@ type departed struct {
 }
 
 func newWitness() *witness {
-	return &witness{names: map[netip.Addr]string{}, gone: map[netip.Addr]departed{}, linkName: func(index int) string {
+	return &witness{gone: map[netip.Addr]departed{}, linkName: func(index int) string {
 		i, err := net.InterfaceByIndex(index)
 		if err != nil {
 			return "" // it has gone
@@ -81,7 +82,7 @@ func (w *witness) expect(s *policy.State, p *policy.Program) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.state, w.next = s, p
-	w.names = map[netip.Addr]string{}
+	w.names = nil
 }
 
 // replace notes that a program is in force.
@@ -106,6 +107,7 @@ func (w *witness) forget() {
 
 // depart keeps the names of pods that the next program lacks for a while.
 func (w *witness) depart(was, next *policy.Program) {
+	w.names = nil
 	now := time.Now()
 	for i := range was.Pods {
 		for _, a := range was.Pods[i].Addresses {
@@ -213,30 +215,65 @@ func denied(d *drops.Drop, program *policy.Program, p nflog.Packet, way policy.D
 	return true
 }
 
-// end names the pod of an address.
+// end names what has an address. The caller holds the lock.
 func (w *witness) end(a netip.Addr) sight.End {
-	name, ok := w.names[a]
-	if !ok {
-		name = w.find(a)
-		if len(w.names) < drops.Kept { // a scan of addresses must not fill the memory
-			w.names[a] = name
-		}
+	if w.names == nil || time.Since(w.named) >= namesKept {
+		w.names, w.named = names{}, time.Now()
+		w.each(func(of netip.Addr, is name) { w.names[of] = is })
 	}
-	return sight.End{Address: a, Pod: name}
+	return w.names.end(a)
 }
 
-func (w *witness) find(a netip.Addr) string {
-	if w.state != nil {
-		for i := range w.state.Pods {
-			if p := &w.state.Pods[i]; slices.Contains(p.Addresses, a) {
-				return p.Namespace + "/" + p.Name
+// names says what each address is. A map that others may have is not changed.
+type names map[netip.Addr]name
+
+type name struct {
+	text string
+	node bool // not a pod
+}
+
+func (n names) end(a netip.Addr) sight.End {
+	if is := n[a]; is.node {
+		return sight.End{Address: a, Node: is.text}
+	}
+	return sight.End{Address: a, Pod: n[a].text}
+}
+
+// directory returns what each address is.
+func (w *witness) directory() names {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end(netip.Addr{})
+	return w.names
+}
+
+// each calls do with each known address and what has it. Of several with one address, the last one counts.
+func (w *witness) each(do func(netip.Addr, name)) {
+	for a, d := range w.gone {
+		if time.Since(d.at) < namesKept {
+			do(a, name{text: d.pod})
+		}
+	}
+	if w.state == nil {
+		return
+	}
+	for i := range w.state.Nodes {
+		n := &w.state.Nodes[i]
+		for _, a := range slices.Concat(n.Addresses, n.Gateways()) {
+			do(a, name{n.Name, true})
+		}
+	}
+	for _, a := range w.state.Local {
+		do(a, name{w.state.Node, true})
+	}
+	for i := range w.state.Pods {
+		p := &w.state.Pods[i]
+		if p.Enforced() { // else it has the addresses of its node, or none any more
+			for _, a := range p.Addresses {
+				do(a, name{text: p.Namespace + "/" + p.Name})
 			}
 		}
 	}
-	if d, ok := w.gone[a]; ok && time.Since(d.at) < namesKept {
-		return d.pod
-	}
-	return ""
 }
 
 // service returns what tells dropped packets, or nil if they are not told.

@@ -78,6 +78,7 @@ type networkPolicy struct {
 	patience       time.Duration                                // with policies that are not known, before the first pods
 	witness        *witness
 	told           *served.Service // nil: dropped packets are not told
+	named          bool            // flows need the names of pods
 
 	// Only the goroutine of Follow uses these fields.
 	owners   addrOwners
@@ -101,7 +102,7 @@ func newNetworkPolicy(o *Options, s *policyStatus) *networkPolicy {
 		started: time.Now(), sync: policymirror.Sync, patience: firstWait, absent: reconcileEvery, changed: func() {}, uncut: make(chan struct{}, 1),
 		cutConnections: (*enforce.Cut).Do, witness: newWitness(),
 	}
-	n.told = n.service()
+	n.told, n.named = n.service(), o.Flows.Group != 0
 	if n.choices.OwnNamespace {
 		n.cluster.DefaultOwnNamespace()
 	}
@@ -213,7 +214,7 @@ func (n *networkPolicy) program(ctx context.Context, s *policy.State) error {
 	if mirrored == nil && n.ready.CompareAndSwap(false, true) {
 		n.changed()
 	}
-	if n.told != nil { // a witness keeps the state and some programs
+	if n.told != nil || n.named { // a witness keeps the state and some programs
 		n.witness.expect(s, d.Program)
 	}
 	loaded := n.load(ctx, d.Program)
@@ -251,7 +252,7 @@ func (n *networkPolicy) load(ctx context.Context, p *policy.Program) error {
 	err := n.enforcer.Load(ctx, p, n.owners.addrs)
 	if n.loaded = nil; err == nil {
 		n.compare, n.began, n.loaded, n.opened = false, true, p, n.owners.addrs
-		if n.told != nil {
+		if n.told != nil || n.named {
 			n.witness.replace(p)
 		}
 		resident.Signal(n.uncut)

@@ -32,6 +32,7 @@ const (
 	policiesUnwatched plan.Reason = "NetworkPolicyNotWatched"
 	dropsUntold       plan.Reason = "DroppedPacketsUntold"
 	dropsRefused      plan.Reason = "DroppedPacketsRefused"
+	flowsUnread       plan.Reason = "FlowsNotRead"
 	recordsUnwatched  plan.Reason = "NewPodsNotWatched"
 )
 

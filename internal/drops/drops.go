@@ -12,7 +12,7 @@ import (
 )
 
 // Socket returns where the agent listens (sight.Socket).
-func Socket(run string) string { return sight.Socket(run, "drops") }
+func Socket(run string) string { return sight.Socket(run, "drops.sock") }
 
 // Kept is how many lines the agent keeps in memory.
 const Kept = 10000
@@ -74,5 +74,11 @@ func (l Line) Concerns(r Request) bool {
 
 // Ask calls each with every line of the agent (sight.Ask).
 func Ask(ctx context.Context, path string, r Request, each func(Line) error) error {
-	return sight.Ask(ctx, path, r, each)
+	return sight.Ask(ctx, path, r, func(read func(any) error) error {
+		var l Line
+		if err := read(&l); err != nil {
+			return err
+		}
+		return each(l)
+	})
 }

@@ -45,21 +45,26 @@ func (c *Conn) Policies() (sets, counters []string, err error) {
 	return sets, counters, err
 }
 
-// Counter is a counter of our table.
+// Counter is a counter of a table of ours.
 type Counter struct {
 	Name           string
 	Packets, Bytes uint64
 }
 
 // PolicyCounters returns the counters of network policies.
-func (c *Conn) PolicyCounters() (counters []Counter, err error) {
-	msgs, err := c.list(query{get: unix.NFT_MSG_GETOBJ, family: nftables.TableFamilyINet, table: TableName})
+func (c *Conn) PolicyCounters() ([]Counter, error) {
+	return c.counters(TableName, OfPolicies)
+}
+
+// counters returns the counters of an inet table whose names are wanted.
+func (c *Conn) counters(table string, wanted func(name string) bool) (counters []Counter, err error) {
+	msgs, err := c.list(query{get: unix.NFT_MSG_GETOBJ, family: nftables.TableFamilyINet, table: table})
 	for _, m := range msgs {
 		a, err := message(m)
 		if err != nil {
 			return nil, err
 		}
-		if name := a.Text(unix.NFTA_OBJ_NAME); a.Number(unix.NFTA_OBJ_TYPE) == unix.NFT_OBJECT_COUNTER && OfPolicies(name) {
+		if name := a.Text(unix.NFTA_OBJ_NAME); a.Number(unix.NFTA_OBJ_TYPE) == unix.NFT_OBJECT_COUNTER && wanted(name) {
 			data := a.nested(unix.NFTA_OBJ_DATA)
 			counters = append(counters, Counter{name, data.long(unix.NFTA_COUNTER_PACKETS), data.long(unix.NFTA_COUNTER_BYTES)})
 		}

@@ -73,7 +73,7 @@ func (c *Client) Send(line any) error {
 	return c.enc.Encode(line)
 }
 
-// Follow sends what comes into a queue until the client goes, or ctx ends.
+// Follow sends what comes into a queue until the client goes, the queue is closed, or ctx ends.
 func Follow[L any](ctx context.Context, c *Client, q *Queue[L]) {
 	gone := make(chan struct{})
 	go func() {
@@ -86,8 +86,8 @@ func Follow[L any](ctx context.Context, c *Client, q *Queue[L]) {
 			return
 		case <-gone:
 			return
-		case l := <-q.lines:
-			if c.Send(l) != nil {
+		case l, ok := <-q.lines:
+			if !ok || c.Send(l) != nil {
 				return
 			}
 		}
@@ -97,7 +97,7 @@ func Follow[L any](ctx context.Context, c *Client, q *Queue[L]) {
 // Pending is how many lines wait for one client.
 const Pending = 1024
 
-// Queue has the lines that wait for one client. One goroutine at a time may call Give.
+// Queue has the lines that wait for one client. One goroutine at a time may call Give and Close.
 type Queue[L any] struct {
 	lines  chan L
 	gap    func(missed uint64) L
@@ -126,3 +126,6 @@ func (q *Queue[L]) Give(line L) bool {
 		return false
 	}
 }
+
+// Close says that no more lines come. Those in the queue are still sent.
+func (q *Queue[L]) Close() { close(q.lines) }

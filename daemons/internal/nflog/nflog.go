@@ -129,6 +129,9 @@ func (l *Listener) exchange(m netlink.Message) error {
 // Close ends Receive, and gives the group back.
 func (l *Listener) Close() error { return l.conn.Close() }
 
+// SetReadDeadline ends a Receive at a time, with an error that wraps os.ErrDeadlineExceeded.
+func (l *Listener) SetReadDeadline(at time.Time) error { return l.conn.SetReadDeadline(at) }
+
 // Receive waits for packets. lost is how many the kernel told and could not deliver before these.
 func (l *Listener) Receive() (list []Packet, lost uint64, err error) {
 	msgs := l.early

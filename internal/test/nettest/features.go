@@ -84,6 +84,13 @@ func Flowtables() Feature {
 	}}
 }
 
+// OwnedTables are tables that go with the process that made them. Linux has them from 5.12.
+func OwnedTables() Feature {
+	return Feature{"nftables tables with an owner (Linux 5.12)", func() error {
+		return nftSays("-c", "add table inet probe { flags owner; }")
+	}}
+}
+
 // BackRoutesAtForward is the match of a source's way back at the hook forward. Linux has it from 5.19.
 func BackRoutesAtForward() Feature {
 	return Feature{"`fib saddr . iif` at the hook forward (Linux 5.19)", func() error {
