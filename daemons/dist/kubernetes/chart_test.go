@@ -439,7 +439,7 @@ func TestValues(t *testing.T) {
 	ds, role := objects(t, chart.Render(t, func(v map[string]any) {
 		v["egressAddresses"], v["networkPolicy"], v["policyKeepConnections"], v["policyDefault"] = false, false, true, "own-namespace"
 		v["policyLogGroup"], v["policyUnknown"], v["masqueradeKeepPorts"] = 7, "open", true
-		v["services"], v["dropsGroup"] = true, 8
+		v["services"], v["dropsGroup"], v["flowsGroup"] = true, 8, 9
 		v["containersNamespace"], v["containersLabels"] = "shop", map[string]any{"app": "web", "tier": "2"}
 		v["clusterCIDRs"] = []string{"10.1.0.0/16", "fd00:1::/56"}
 		v["image"], v["imagePullPolicy"] = "registry.example/patchbay:1", "Never"
@@ -450,7 +450,7 @@ func TestValues(t *testing.T) {
 	}))
 	c := ds.Spec.Template.Spec.Containers[0]
 	wantArgs := []string{
-		"node", "--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00:1::/56", "--transport=vxlan", "--port=8472", "--drops-group=8",
+		"node", "--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00:1::/56", "--transport=vxlan", "--port=8472", "--drops-group=8", "--flows-group=9",
 		"--cni-bin-dir=/host/usr/lib/cni", "--cni-conf-dir=/host/etc/cni/other",
 		"--masquerade-config=/etc/patchbay/masquerade/config", "--masquerade-keep-ports", "--network-policy=off", "--policy-default=own-namespace", "--policy-unknown=open", "--policy-keep-connections",
 		"--policy-log-group=7", "--services=on", "--containers-namespace=shop", "--containers-label=app=web", "--containers-label=tier=2",
