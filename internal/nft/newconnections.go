@@ -6,7 +6,6 @@ package nft
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -50,7 +49,7 @@ func TellNewConnections(group uint16, rate uint64) (*NewConnections, error) {
 	if err == nil {
 		return &NewConnections{c}, nil
 	}
-	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP) {
+	if lacksOwner(err) {
 		err = fmt.Errorf("%w: %w", ErrOwner, err)
 	}
 	return nil, errors.Join(fmt.Errorf("tell new connections to group %d of NFLOG: %w", group, err), c.Close())
@@ -69,10 +68,7 @@ func (n *NewConnections) Count() (uint64, error) {
 func (n *NewConnections) Close() error { return n.conn.Close() }
 
 func flowMessages(group uint16, rate uint64) ([]netlink.Message, error) {
-	table, err := ownedTable(FlowsTable)
-	if err != nil {
-		return nil, err
-	}
+	table := tableMessage(unix.NFT_MSG_NEWTABLE, nftables.TableFamilyINet, FlowsTable, tableFlagOwner)
 	rest, err := encode(func(enc *nftables.Conn) error {
 		t := &nftables.Table{Family: nftables.TableFamilyINet, Name: FlowsTable}
 		enc.AddObj(&nftables.CounterObj{Table: t, Name: countFlows})
@@ -82,19 +78,6 @@ func flowMessages(group uint16, rate uint64) ([]netlink.Message, error) {
 		return nil
 	})
 	return append([]netlink.Message{table}, rest...), err
-}
-
-// ownedTable returns the message that makes a table which goes with the socket. google/nftables v0.3.0 sends no flags.
-func ownedTable(name string) (netlink.Message, error) {
-	const owner = 2 // NFT_TABLE_F_OWNER
-	ae := netlink.NewAttributeEncoder()
-	ae.String(unix.NFTA_TABLE_NAME, name)
-	ae.Bytes(unix.NFTA_TABLE_FLAGS, []byte{0, 0, 0, owner})
-	attrs, err := ae.Encode()
-	return netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWTABLE, Flags: netlink.Request | netlink.Create | netlink.Excl},
-		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, attrs...),
-	}, err
 }
 
 // flowChains returns the chains. A packet of a connection that the kernel knows meets one comparison.

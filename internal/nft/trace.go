@@ -29,9 +29,8 @@ import (
 const TraceTable = "patchbay_trace"
 
 const (
-	traceSet       = "while"
-	traceExpiry    = 10 * time.Second
-	tableFlagOwner = 2 // NFT_TABLE_F_OWNER
+	traceSet    = "while"
+	traceExpiry = 10 * time.Second
 )
 
 // TraceMatch describes packets of a probe: a protocol, and bytes at an offset from the beginning of its header.
@@ -118,7 +117,7 @@ func (t *Trace) install(f nftables.TableFamily, matches []TraceMatch) error {
 			err = t.load(f, matches)
 		}
 	}
-	if (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)) && f == nftables.TableFamilyINet && t.flags != 0 {
+	if lacksOwner(err) && f == nftables.TableFamilyINet && t.flags != 0 {
 		t.flags = 0
 		err = t.load(f, matches)
 	}
@@ -128,21 +127,12 @@ func (t *Trace) install(f nftables.TableFamily, matches []TraceMatch) error {
 // remove removes tables that have no owner.
 func (t *Trace) remove() (err error) {
 	for _, f := range [...]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
-		gone := t.tables.send([]netlink.Message{traceMessage(unix.NFT_MSG_DELTABLE, f, 0, 0)})
+		gone := t.tables.send([]netlink.Message{tableMessage(unix.NFT_MSG_DELTABLE, f, TraceTable, 0)})
 		if !errors.Is(gone, unix.ENOENT) && !errors.Is(gone, unix.EAFNOSUPPORT) && !errors.Is(gone, unix.EOPNOTSUPP) {
 			err = errors.Join(err, gone)
 		}
 	}
 	return err
-}
-
-// traceMessage returns a message about the table. google/nftables v0.3.0 cannot write a table's flags.
-func traceMessage(kind int, f nftables.TableFamily, how netlink.HeaderFlags, flags byte) netlink.Message {
-	body := appendString([]byte{byte(f), unix.NFNETLINK_V0, 0, 0}, unix.NFTA_TABLE_NAME, TraceTable)
-	if kind == unix.NFT_MSG_NEWTABLE {
-		body = append(appendHead(body, unix.NFTA_TABLE_FLAGS, unix.SizeofNlAttr+4), 0, 0, 0, flags)
-	}
-	return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | how}, Data: body}
 }
 
 func (t *Trace) load(f nftables.TableFamily, matches []TraceMatch) error {
@@ -152,7 +142,7 @@ func (t *Trace) load(f nftables.TableFamily, matches []TraceMatch) error {
 	if err != nil {
 		return err
 	}
-	return t.tables.send(append([]netlink.Message{traceMessage(unix.NFT_MSG_NEWTABLE, f, netlink.Create|netlink.Excl, t.flags)}, msgs...))
+	return t.tables.send(append([]netlink.Message{tableMessage(unix.NFT_MSG_NEWTABLE, f, TraceTable, t.flags)}, msgs...))
 }
 
 // fill queues what is in the table.
