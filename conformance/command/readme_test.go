@@ -21,7 +21,7 @@ var mistakes = []struct{ right, wrong string }{
 }
 
 // The author has no Go, types the two commands of README, and learns of these mistakes and of no others.
-// testdata/readme.txt is the transcript.
+// testdata/readme.transcript is the transcript.
 func TestReadme(t *testing.T) {
 	dir := t.TempDir()
 	self, err := os.Executable()
@@ -45,9 +45,9 @@ func TestReadme(t *testing.T) {
 	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != exitFailed {
 		t.Fatalf("%v, want the exit status %d\n%s", err, exitFailed, out)
 	}
-	transcript := docpage.Step{Prints: strings.Split(strings.TrimSpace(text(t, "testdata/readme.txt")), "\n")}
+	transcript := docpage.Step{Prints: strings.Split(strings.TrimSpace(text(t, "testdata/readme.transcript")), "\n")}
 	if !transcript.Matches(string(out)) || strings.Count(string(out), "FAIL") != len(mistakes) {
-		t.Errorf("it printed another transcript than testdata/readme.txt:\n%s", out)
+		t.Errorf("it printed another transcript than testdata/readme.transcript:\n%s", out)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestRefused(t *testing.T) {
 		{[]string{"hosts", "list"}, 2, "error: unknown command \"list\"; use create, rm, ls, forget, leave\npatchbayd: hint: patchbayd hosts --help"},
 		{[]string{"hosts", "ls", "x"}, 2, "patchbayd hosts ls --help"},
 		{[]string{"hosts", "create", "--subnet", "10.1.0.0/16", "x", "y"}, 2, "unexpected argument \"y\""},
-		{[]string{"help", "tea"}, 2, "unknown command \"tea\"; use dhcp, docker, hosts, node, plugins, completion, man, help, version"},
+		{[]string{"help", "tea"}, 2, "unknown command \"tea\"; use dhcp, docker, hosts, node, plugins, trace, completion, man, help, version"},
 		{[]string{"completion", "tea"}, 2, "the shells are bash, zsh and fish"},
 		{[]string{"man", "tea"}, 2, "unexpected argument"},
 		{[]string{"version", "tea"}, 2, "unexpected argument"},

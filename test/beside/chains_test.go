@@ -53,11 +53,34 @@ func compare(t *testing.T, fw *nft.Conn, page []string) {
 		kernel = append(kernel, hooked(t, fw, family, nft.TableName, "")...)
 	}
 	kernel = append(kernel, hooked(t, fw, nftables.TableFamilyINet, nft.ServicesTable, nft.ServicesTable+" ")...)
+	if tellsNew(t) {
+		kernel = append(kernel, hooked(t, fw, nftables.TableFamilyINet, nft.FlowsTable, nft.FlowsTable+" ")...)
+	} else {
+		page = slices.DeleteFunc(page, func(row string) bool { return strings.HasPrefix(row, "| `inet "+nft.FlowsTable+" ") })
+	}
 	slices.Sort(kernel)
 	slices.Sort(page)
 	if !slices.Equal(kernel, page) {
 		t.Errorf("the kernel has\n%s\nand docs/beside.md\n%s", strings.Join(kernel, "\n"), strings.Join(page, "\n"))
 	}
+}
+
+// tellsNew makes the chains of `patchbay flows -f`, which need Linux 5.12.
+func tellsNew(t *testing.T) bool {
+	t.Helper()
+	rules, err := nft.TellNewConnections(1, 1)
+	if errors.Is(err, nft.ErrOwner) {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := rules.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return true
 }
 
 // open returns a connection with what makeAll queues.
