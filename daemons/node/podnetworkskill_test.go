@@ -33,7 +33,7 @@ func newKillLab(t *testing.T) *killLab {
 	return l
 }
 
-func (l *killLab) dir() string { return l.networksLab.lab.dir }
+func (l *killLab) dir() string { return l.lab.dir }
 
 // holdsWithin polls until a condition holds, and reports whether it did in time.
 func holdsWithin(d time.Duration, holds func() bool) bool {
@@ -51,7 +51,7 @@ func holdsWithin(d time.Duration, holds func() bool) bool {
 func (l *killLab) round(definition, pod string, after time.Duration) (died bool) {
 	l.cmd = exec.Command(l.args[0], l.args[1:]...)
 	must(l.networksLab.T, l.cmd.Start())
-	defer l.process.stop(unix.SIGKILL)
+	defer l.stop(unix.SIGKILL)
 	return !holdsWithin(after, func() bool {
 		_, err := netmirror.Definition(paths.Default(), "shop", definition)
 		return err == nil && strings.Contains(l.annotation(pod), definition0) && l.conf() != ""
@@ -90,7 +90,7 @@ func TestPodNetworksKilled(t *testing.T) {
 	if got := l.patches(); got != len(pods) {
 		t.Errorf("%d requests for %d pods", got, len(pods))
 	}
-	l.process.stop(unix.SIGKILL)
+	l.stop(unix.SIGKILL)
 	l.clean()
 	if netmirror.Written(paths.Default()) {
 		t.Error("files are left after clean")
@@ -102,7 +102,7 @@ func TestPodNetworksMemory(t *testing.T) {
 	l := newKillLab(t)
 	l.process.start()
 	before := l.settled()
-	l.process.stop(unix.SIGKILL)
+	l.stop(unix.SIGKILL)
 	config := strings.Replace(on(71), `"type"`, `"capabilities":{"ips":true},"mtu":1500,"isGateway":false,"ipMasq":false,"promiscMode":false,"vlan":0,"type"`, 1)
 	for i := range 1000 {
 		l.kind(networks.Definitions).put(fmt.Sprintf(`{"metadata":{"namespace":"ns-%d","name":"net-%d","uid":"%036d","managedFields":[{"manager":%q}]},"spec":{"config":%q}}`, i%50, i, i, strings.Repeat("f", 500), config))

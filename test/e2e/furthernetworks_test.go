@@ -94,7 +94,7 @@ func (k *cluster) podSelecting(name, node, networks string) {
 func (k *cluster) networkStatus(pod string) (list []npwg.Status, summary string) {
 	k.Helper()
 	text := k.kubectl("get", "pod", pod, "-o", `jsonpath={.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status}`)
-	json.Unmarshal([]byte(text), &list) //nolint:errcheck // then it is empty
+	json.Unmarshal([]byte(text), &list)
 	var names []string
 	for i := range list {
 		names = append(names, list[i].Name+" "+list[i].Interface)
