@@ -146,24 +146,31 @@ func TestQuiet(t *testing.T) {
 		s, nodes := cluster(t, 3, 20*time.Millisecond, 0)
 		defer func() { end(nodes) }()
 		time.Sleep(time.Minute)
-		if s.writes != 0 {
-			t.Errorf("%d requests without a Service", s.writes)
+		if s.requests() != 0 {
+			t.Errorf("%d requests without a Service", s.requests())
 		}
 		s.service("web", "", "")
 		time.Sleep(10 * time.Second)
-		before := s.writes
+		before := s.requests()
 		time.Sleep(time.Minute)
-		if n := s.writes - before; n > 2*130 {
+		if n := s.requests() - before; n > 2*130 {
 			t.Errorf("%d requests in a minute, with at most two owners", n)
 		}
 		s.remove(served.Services, "shop/web")
 		time.Sleep(10 * time.Second)
-		before = s.writes
+		before = s.requests()
 		time.Sleep(time.Minute)
-		if left := s.objectsOf(Leases); s.writes != before || len(left) > 0 {
-			t.Errorf("after the last Service, %d requests, and the Leases %v are left", s.writes-before, left)
+		if left := s.objectsOf(Leases); s.requests() != before || len(left) > 0 {
+			t.Errorf("after the last Service, %d requests, and the Leases %v are left", s.requests()-before, left)
 		}
 	})
+}
+
+// requests returns the number of requests that change something.
+func (s *fakeServer) requests() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
 }
 
 func (s *fakeServer) objectsOf(k Kind) (names []string) {
