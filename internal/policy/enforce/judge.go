@@ -174,7 +174,7 @@ func (v *View) asked(path eval.Path) (names []string) {
 		switch {
 		case ofPolicy(s.To):
 			name = v.policyIn(s.To, s.Comment())
-		case ofAdmin(s.Chain) && s.To == "":
+		case ofAdmin(s.Chain) && (s.To == "" || isTail(s.To)):
 			name, _, _ = strings.Cut(s.Comment(), " ")
 		}
 		if name != "" && !slices.Contains(names, name) {
