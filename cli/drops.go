@@ -54,18 +54,23 @@ func (c *dropsCommand) Execute([]string) error {
 	return err
 }
 
-// print prints one line. An error that the agent tells is for people, so it is a remark.
-func (c *dropsCommand) print(l drops.Line) error {
-	if c.JSON {
-		b, err := json.Marshal(l)
-		if err != nil {
-			return err
-		}
-		return c.app.print(string(b) + "\n")
-	}
-	if l.Error != "" {
-		c.app.remark("%s", printable(l.Error))
+// tell prints a line of the agent as JSON, or its error as a remark, because that is for people.
+func (a *app) tell(asJSON bool, line any, problem string) error {
+	if !asJSON {
+		a.remark("%s", printable(problem))
 		return nil
+	}
+	b, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	return a.print(string(b) + "\n")
+}
+
+// print prints one line.
+func (c *dropsCommand) print(l drops.Line) error {
+	if c.JSON || l.Error != "" {
+		return c.app.tell(c.JSON, l, l.Error)
 	}
 	return c.app.print(printable(dropText(l)) + "\n")
 }

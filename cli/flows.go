@@ -5,7 +5,6 @@ package cli
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -108,19 +107,10 @@ func endOf(s *localAttachment) sight.End {
 	return sight.End{Container: cmp.Or(s.Name, s.ContainerID[:min(len(s.ContainerID), shortID)])}
 }
 
-// print prints one line. Flows are a table, which is printed before what follows them. An error that the agent tells is for
-// people, so it is a remark.
+// print prints one line. Flows are a table, which is printed before what follows them.
 func (c *flowsCommand) print(l flows.Line) error {
-	if c.JSON {
-		b, err := json.Marshal(l)
-		if err != nil {
-			return err
-		}
-		return c.app.print(string(b) + "\n")
-	}
-	if l.Error != "" {
-		c.app.remark("%s", printable(l.Error))
-		return nil
+	if c.JSON || l.Error != "" {
+		return c.app.tell(c.JSON, l, l.Error)
 	}
 	if l.Flow != nil {
 		if c.rows == nil {
