@@ -47,7 +47,7 @@ func (c *dropsCommand) Execute([]string) error {
 	if c.Last < 0 {
 		return hinted(fmt.Errorf("--last is %d: it must be 0 or more", c.Last), "patchbay drops --last 20")
 	}
-	err := drops.Ask(c.app.ctx, drops.Socket(c.app.paths.Run), drops.Request{Follow: c.Follow, Last: c.Last, End: c.Pod}, c.print)
+	err := sight.Ask(c.app.ctx, drops.Socket(c.app.paths.Run), drops.Request{Follow: c.Follow, Last: c.Last, End: c.Pod}, c.print)
 	if errors.Is(err, sight.ErrDial) {
 		return errors.Join(c.counters(), hinted(err, "the agent of a Kubernetes node is patchbayd node; lines above this, if there are any, are the kernel's counters"))
 	}

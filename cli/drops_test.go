@@ -96,14 +96,13 @@ func agentSays(t *testing.T, path string, lines ...any) (asked chan string) {
 	return asked
 }
 
-// The command asks for what the flags say, and prints what the agent says.
-func TestDropsCommand(t *testing.T) {
-	dir := t.TempDir()
-	asked := agentSays(t, drops.Socket(dir), drops.Line{Drop: &aDrop}, drops.Line{Error: "another\n reader"})
-	for args, want := range map[string]struct{ request, out, errs string }{
-		"drops -f --pod shop/web": {`{"follow":true,"last":100,"end":"shop/web"}`, dropText(drops.Line{Drop: &aDrop}), "patchbay: another reader"},
-		"drops --json -n 0":       {`{}`, `{"drop":{"time":"2026-12-01T12:00:01.25`, ""},
-	} {
+// printed is what a command asks of the agent, how its output begins, and its remarks.
+type printed struct{ request, out, errs string }
+
+// commandsPrint runs commands, by their arguments, beside the agent of agentSays.
+func commandsPrint(t *testing.T, dir string, asked <-chan string, commands map[string]printed) {
+	t.Helper()
+	for args, want := range commands {
 		status, out, errs := dropsRun(dir, args)
 		if status != 0 {
 			t.Fatalf("%s: status %d: %s", args, status, errs)
@@ -115,6 +114,16 @@ func TestDropsCommand(t *testing.T) {
 			t.Errorf("%s prints\n%s\nand\n%s", args, out, errs)
 		}
 	}
+}
+
+// The command asks for what the flags say, and prints what the agent says.
+func TestDropsCommand(t *testing.T) {
+	dir := t.TempDir()
+	asked := agentSays(t, drops.Socket(dir), drops.Line{Drop: &aDrop}, drops.Line{Error: "another\n reader"})
+	commandsPrint(t, dir, asked, map[string]printed{
+		"drops -f --pod shop/web": {`{"follow":true,"last":100,"end":"shop/web"}`, dropText(drops.Line{Drop: &aDrop}), "patchbay: another reader"},
+		"drops --json -n 0":       {`{}`, `{"drop":{"time":"2026-12-01T12:00:01.25`, ""},
+	})
 	if status, _, errs := dropsRun(t.TempDir(), "drops"); status != 1 || !strings.Contains(errs, sight.ErrDial.Error()) {
 		t.Errorf("without an agent: status %d, %s", status, errs)
 	}

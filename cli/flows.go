@@ -4,7 +4,6 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -52,7 +51,7 @@ func (c *flowsCommand) Execute([]string) error {
 		return hinted(fmt.Errorf("--most is %d: it must be 0 or more", c.Most), "patchbay flows --most 20")
 	}
 	r := flows.Request{Follow: c.Follow, Most: c.Most, End: c.Pod}
-	err := flows.Ask(c.app.ctx, flows.Socket(c.app.paths.Run), r, c.print)
+	err := sight.Ask(c.app.ctx, flows.Socket(c.app.paths.Run), r, c.print)
 	switch {
 	case errors.Is(err, sight.ErrDial) && c.Follow:
 		return hinted(err, "new connections are told to patchbayd node; patchbay flows without -f prints those of this moment")
@@ -104,7 +103,7 @@ func endOf(s *localAttachment) sight.End {
 	if s.Pod != "" {
 		return sight.End{Pod: s.Pod}
 	}
-	return sight.End{Container: cmp.Or(s.Name, s.ContainerID[:min(len(s.ContainerID), shortID)])}
+	return sight.End{Container: s.short()}
 }
 
 // print prints one line. Flows are a table, which is printed before what follows them.

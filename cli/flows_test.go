@@ -57,21 +57,10 @@ func TestFlowsCommand(t *testing.T) {
 shop/web 10.1.0.5  shop/db 10.1.0.6  tcp 5432  10.96.0.10:5432  12   340   12:00:01  1841
 2 connections of further flows, of which 0 are there now
 `
-	for args, want := range map[string]struct{ request, out, errs string }{
+	commandsPrint(t, dir, asked, map[string]printed{
 		"flows --pod shop/web": {`{"most":100,"end":"shop/web"}`, table, "patchbay: a problem"},
 		"flows -f -n 0 --json": {`{"follow":true}`, `{"flow":{"from":{"address":"10.1.0.5","pod":"shop/web"},"to":`, ""},
-	} {
-		status, out, errs := dropsRun(dir, args)
-		if status != 0 {
-			t.Fatalf("%s: status %d: %s", args, status, errs)
-		}
-		if got := <-asked; got != want.request {
-			t.Errorf("%s asks %s, want %s", args, got, want.request)
-		}
-		if !strings.HasPrefix(out, want.out) || errs != want.errs {
-			t.Errorf("%s prints\n%s\nand\n%s", args, out, errs)
-		}
-	}
+	})
 	if status, _, errs := dropsRun(t.TempDir(), "flows -f"); status != 1 || !strings.Contains(errs, sight.ErrDial.Error()) {
 		t.Errorf("without an agent: status %d, %s", status, errs)
 	}

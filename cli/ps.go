@@ -99,13 +99,18 @@ func (c *psCommand) Execute([]string) error {
 // shortID is how many characters of a container's id are printed, as in podman and Docker.
 const shortID = 12
 
+// short returns the name of the container, or the beginning of its id.
+func (s *localAttachment) short() string {
+	return cmp.Or(s.Name, s.ContainerID[:min(len(s.ContainerID), shortID)])
+}
+
 // row returns the cells for one attachment. With one published port and one address of each
 // family, a row has at most 100 columns. For a namespace below /run/netns, row shows the name,
 // which our commands accept.
 func (c *psCommand) row(s *localAttachment) []string {
 	id, where := s.ContainerID, s.NetNS
 	if !c.NoTrunc {
-		id, where = cmp.Or(s.Name, id[:min(len(id), shortID)]), shortened(c.app.named(where), 20)
+		id, where = s.short(), shortened(c.app.named(where), 20)
 	}
 	switch {
 	case !s.Alive:

@@ -63,7 +63,7 @@ func (c *dropsLab) send(from *churnPod, source, to netip.Addr, first, n int) {
 // ask returns what the agent tells, and its totals.
 func (c *dropsLab) ask() (list []drops.Drop, totals drops.Totals) {
 	c.Helper()
-	must(c.T, drops.Ask(c.Context(), c.socket, drops.Request{}, func(l drops.Line) error {
+	must(c.T, sight.Ask(c.Context(), c.socket, drops.Request{}, func(l drops.Line) error {
 		switch {
 		case l.Error != "":
 			c.Error(l.Error)

@@ -29,7 +29,7 @@ func TestFlowsOfANode(t *testing.T) {
 	})}
 	told := make(chan flows.Connection, 100)
 	go func() {
-		err := flows.Ask(t.Context(), socket, flows.Request{Follow: true, End: "shop/server"}, func(l flows.Line) error {
+		err := sight.Ask(t.Context(), socket, flows.Request{Follow: true, End: "shop/server"}, func(l flows.Line) error {
 			if l.Error != "" {
 				t.Error(l.Error)
 			}
@@ -53,7 +53,7 @@ func TestFlowsOfANode(t *testing.T) {
 	var list []flows.Flow
 	c.await("the flow", func() bool {
 		list = nil
-		must(t, flows.Ask(t.Context(), socket, flows.Request{End: "visitors/friend"}, func(l flows.Line) error {
+		must(t, sight.Ask(t.Context(), socket, flows.Request{End: "visitors/friend"}, func(l flows.Line) error {
 			if l.Flow != nil && l.Flow.Port == 7 {
 				list = append(list, *l.Flow)
 			}

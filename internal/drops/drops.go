@@ -5,7 +5,6 @@
 package drops
 
 import (
-	"context"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/sight"
@@ -70,15 +69,4 @@ type Line struct {
 // Concerns reports whether a line is for a request. A More is about packets of all ends.
 func (l Line) Concerns(r Request) bool {
 	return r.End == "" || l.Drop != nil && (l.Drop.From.Is(r.End) || l.Drop.To.Is(r.End))
-}
-
-// Ask calls each with every line of the agent (sight.Ask).
-func Ask(ctx context.Context, path string, r Request, each func(Line) error) error {
-	return sight.Ask(ctx, path, r, func(read func(any) error) error {
-		var l Line
-		if err := read(&l); err != nil {
-			return err
-		}
-		return each(l)
-	})
 }

@@ -9,7 +9,6 @@
 package flows
 
 import (
-	"context"
 	"net/netip"
 	"time"
 
@@ -91,17 +90,6 @@ type Line struct {
 	Missed     uint64      `json:"missed,omitempty"` // lines that this client was too slow for
 	Totals     *Totals     `json:"totals,omitempty"` // the last line, unless the client follows
 	Error      string      `json:"error,omitempty"`
-}
-
-// Ask calls each with every line of the agent (sight.Ask).
-func Ask(ctx context.Context, path string, r Request, each func(Line) error) error {
-	return sight.Ask(ctx, path, r, func(read func(any) error) error {
-		var l Line
-		if err := read(&l); err != nil {
-			return err
-		}
-		return each(l)
-	})
 }
 
 // concerns reports whether one of two ends is asked for.

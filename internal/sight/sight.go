@@ -47,9 +47,9 @@ func (e End) Is(word string) bool { return word == e.Name() || word == e.Address
 // ErrDial means that no agent listens.
 var ErrDial = errors.New("no agent that tells what it sees runs on this node")
 
-// Ask sends a request, and calls each for every line of the agent, until the agent has said all, each returns an error, or
-// ctx ends. each gets a function that reads the line. If no process listens at the path, the error wraps ErrDial.
-func Ask(ctx context.Context, path string, request any, each func(read func(line any) error) error) error {
+// Ask sends a request, and calls each with every line of the agent, until the agent has said all, each returns an error, or
+// ctx ends. If no process listens at the path, the error wraps ErrDial.
+func Ask[L any](ctx context.Context, path string, request any, each func(L) error) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDial, err)
@@ -63,19 +63,16 @@ func Ask(ctx context.Context, path string, request any, each func(read func(line
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
 	}
-	in, last := json.NewDecoder(conn), error(nil)
-	read := func(line any) error {
-		if last = in.Decode(line); last != nil {
-			last = fmt.Errorf("read what the agent says: %w", last)
-		}
-		return last
-	}
-	for {
-		err := each(read)
+	for in := json.NewDecoder(conn); ; {
+		var line L
+		err := in.Decode(&line)
 		switch {
-		case ctx.Err() != nil, errors.Is(last, io.EOF):
+		case ctx.Err() != nil, errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
+			return fmt.Errorf("read what the agent says: %w", err)
+		}
+		if err := each(line); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}

@@ -136,7 +136,7 @@ func TestServe(t *testing.T) {
 	f := newFake(t)
 	f.drop(3, 4)
 	var got []drops.Line
-	must(t, drops.Ask(t.Context(), f.path, drops.Request{Last: 2}, func(l drops.Line) error { got = append(got, l); return nil }))
+	must(t, sight.Ask(t.Context(), f.path, drops.Request{Last: 2}, func(l drops.Line) error { got = append(got, l); return nil }))
 	if len(got) != 3 || got[2].Totals == nil {
 		t.Fatalf("got %+v", got)
 	}
@@ -145,7 +145,7 @@ func TestServe(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
-	must(t, drops.Ask(ctx, f.path, drops.Request{Follow: true, End: "shop/b"}, func(drops.Line) error {
+	must(t, sight.Ask(ctx, f.path, drops.Request{Follow: true, End: "shop/b"}, func(drops.Line) error {
 		if n++; n == 3 {
 			f.drop(1, 0)
 		}
@@ -173,7 +173,7 @@ func TestServeNonsense(t *testing.T) {
 	if !bytes.Contains(b[:n], []byte(`"error":"the request is wrong`)) {
 		t.Errorf("got %s", b[:n])
 	}
-	err = drops.Ask(t.Context(), f.path+"x", drops.Request{}, nil)
+	err = sight.Ask(t.Context(), f.path+"x", drops.Request{}, func(drops.Line) error { return nil })
 	if !errors.Is(err, sight.ErrDial) {
 		t.Errorf("without an agent: %v", err)
 	}

@@ -74,7 +74,7 @@ func run(t *testing.T) *lab {
 
 // ask returns the lines for a request that does not follow.
 func (l *lab) ask(r flows.Request) (lines []flows.Line) {
-	must(l.T, flows.Ask(l.Context(), l.path, r, func(line flows.Line) error { lines = append(lines, line); return nil }))
+	must(l.T, sight.Ask(l.Context(), l.path, r, func(line flows.Line) error { lines = append(lines, line); return nil }))
 	return lines
 }
 
@@ -186,7 +186,7 @@ func (l *lab) follow(r flows.Request) *following {
 	before := l.watch.count()
 	go func() {
 		defer close(f.ended)
-		err := flows.Ask(ctx, l.path, r, func(line flows.Line) error {
+		err := sight.Ask(ctx, l.path, r, func(line flows.Line) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.lines = append(f.lines, line)
@@ -300,7 +300,7 @@ func TestFollowWithoutTheGroup(t *testing.T) {
 	other, err := nflog.Listen(group)
 	must(t, err)
 	var lines []flows.Line
-	must(t, flows.Ask(t.Context(), l.path, flows.Request{Follow: true}, func(line flows.Line) error { lines = append(lines, line); return nil }))
+	must(t, sight.Ask(t.Context(), l.path, flows.Request{Follow: true}, func(line flows.Line) error { lines = append(lines, line); return nil }))
 	if len(lines) != 1 || !strings.Contains(lines[0].Error, "--flows-group") {
 		t.Errorf("got %+v", lines)
 	}
