@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -291,12 +292,4 @@ func forwardingKey(to netip.Addr, in string) string {
 }
 
 // sysctlName returns a link's name as sysctl(8) takes it: a dot is a slash.
-func sysctlName(link string) string {
-	b := []byte(link)
-	for i := range b {
-		if b[i] == '.' {
-			b[i] = '/'
-		}
-	}
-	return string(b)
-}
+func sysctlName(link string) string { return strings.ReplaceAll(link, ".", "/") }

@@ -21,17 +21,9 @@ func chainName(e *nft.TraceEvent) string {
 	return nft.FamilyName(e.Family) + " " + e.Table + " " + e.Chain
 }
 
-// rules are the tables of a place that were read, for the comments and the numbers of rules.
-type rules map[string]*nft.Table
-
 // find returns the number of a rule in its chain, counted from 1, and its comment.
-func (r rules) find(at *place, e *nft.TraceEvent) (number int, comment string) {
-	key := nft.FamilyName(e.Family) + " " + e.Table
-	t, ok := r[key]
-	if !ok {
-		t = at.table(e)
-		r[key] = t
-	}
+func (p *place) find(e *nft.TraceEvent) (number int, comment string) {
+	t := p.table(e)
 	if t == nil {
 		return 0, ""
 	}
@@ -42,8 +34,13 @@ func (r rules) find(at *place, e *nft.TraceEvent) (number int, comment string) {
 	return i + 1, t.Rules[e.Chain][i].Comment()
 }
 
-// table reads a table in the place.
-func (p *place) table(e *nft.TraceEvent) (t *nft.Table) {
+// table returns a table as it is when it is first asked for, or nil if it cannot be read.
+func (p *place) table(e *nft.TraceEvent) *nft.Table {
+	name := nft.FamilyName(e.Family) + " " + e.Table
+	t, ok := p.tables[name]
+	if ok {
+		return t
+	}
 	_ = p.conn.Do(func() error { // without it, rules have handles alone
 		fw := nft.Open("")
 		defer fw.Close() //nolint:errcheck // read only
@@ -51,6 +48,10 @@ func (p *place) table(e *nft.TraceEvent) (t *nft.Table) {
 		t, err = fw.ReadTable(e.Family, e.Table)
 		return err
 	})
+	if p.tables == nil {
+		p.tables = make(map[string]*nft.Table)
+	}
+	p.tables[name] = t
 	return t
 }
 
@@ -70,7 +71,6 @@ func (t *tracer) steps(s *shot) []trace.Step {
 }
 
 func (v *view) steps(k kind) (list []trace.Step) {
-	read := rules{}
 	hooks := v.of[k].passed
 	if len(hooks) > 0 {
 		list = append(list, trace.Step{Where: v.at.name, Packet: k.String(), Hook: pathText(hooks), Addrs: fmt.Sprintf("%s -> %s", v.of[k].src, v.of[k].dst)})
@@ -81,15 +81,15 @@ func (v *view) steps(k kind) (list []trace.Step) {
 		}
 		st := trace.Step{Where: v.at.name, Packet: k.String(), Hook: e.hook, Rule: e.chainName() + " policy", Verdict: verdictText(e.Code, e.To)}
 		if e.Handle != 0 {
-			st.Rule, st.Comment = ruleText(read, v.at, &e.TraceEvent)
+			st.Rule, st.Comment = v.at.ruleText(&e.TraceEvent)
 		}
 		list = append(list, st)
 	}
 	return list
 }
 
-func ruleText(read rules, at *place, e *nft.TraceEvent) (text, comment string) {
-	n, comment := read.find(at, e)
+func (p *place) ruleText(e *nft.TraceEvent) (text, comment string) {
+	n, comment := p.find(e)
 	if text = fmt.Sprintf("%s handle %d", chainName(e), e.Handle); n > 0 {
 		text = fmt.Sprintf("%s rule %d (handle %d)", chainName(e), n, e.Handle)
 	}
@@ -137,7 +137,7 @@ func (t *tracer) dropped(v *view, k kind) *trace.Finding {
 	e := of.drop
 	what, comment := chainName(e)+" drops by its policy", ""
 	if e.Handle != 0 {
-		what, comment = ruleText(rules{}, v.at, e)
+		what, comment = v.at.ruleText(e)
 		what += " drops it"
 	}
 	if comment != "" {

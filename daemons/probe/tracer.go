@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/trace"
 	"github.com/patchbay-net/patchbay/netns"
@@ -31,6 +32,8 @@ type place struct {
 	name string
 	ns   string // its path; "" for the host
 	conn *nl.Conn
+
+	tables map[string]*nft.Table // that were read, by family and name
 }
 
 // tracer answers one question.
