@@ -54,16 +54,6 @@ var endedSets = [2][2]string{{"policy_ended4", "policy_ended6"}, {"policy_endedn
 // EndedSets returns the names of the sets.
 func EndedSets() []string { return slices.Concat(endedSets[0][:], endedSets[1][:]) }
 
-// EndedSet returns a set of EndedSets for the library, or nil if the name is not one of theirs.
-func EndedSet(name string) *nftables.Set {
-	for _, s := range endedSpecs() {
-		if s.name == name {
-			return s.set()
-		}
-	}
-	return nil
-}
-
 // endedSpecs returns the sets. They are not in setSpecs, because no element of theirs is an attachment's or a network's.
 func endedSpecs() (list []setSpec) {
 	for v6, addr := range []field{fieldIPv4, fieldIPv6} {

@@ -58,9 +58,9 @@ func TellSets() [2][3][2]string {
 	}
 }
 
-// TellSet returns a set of TellSets for the library, or nil if the name is not one of theirs.
-func TellSet(name string) *nftables.Set {
-	for _, s := range tellSpecs() {
+// LearnedSet returns a set of TellSets or EndedSets for the library, or nil if the name is not one of theirs. The kernel writes their elements.
+func LearnedSet(name string) *nftables.Set {
+	for _, s := range append(tellSpecs(), endedSpecs()...) {
 		if s.name == name {
 			return s.set()
 		}

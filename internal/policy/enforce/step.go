@@ -4,7 +4,6 @@
 package enforce
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -125,7 +124,7 @@ func markBase(was uint16) step {
 
 // setOf returns a set in the library's type. Its kind is in its name.
 func setOf(name string) *nftables.Set {
-	if s := cmp.Or(nft.TellSet(name), nft.EndedSet(name)); s != nil {
+	if s := nft.LearnedSet(name); s != nil {
 		return s
 	}
 	s := &nftables.Set{Table: table(), Name: name, KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian, Interval: isNets(name), HasTimeout: ofADDs(name)}

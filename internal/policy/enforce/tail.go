@@ -115,7 +115,7 @@ func (l line) tells() []expr.Any {
 }
 
 // ofKernel reports whether only the kernel's rules, and no program, decide what a set has.
-func ofKernel(set string) bool { return nft.TellSet(set) != nil || nft.EndedSet(set) != nil }
+func ofKernel(set string) bool { return nft.LearnedSet(set) != nil }
 
 // kernelSets returns the names of the sets of the tails, and of those for flows that ended.
 func kernelSets() (names []string) {
