@@ -139,19 +139,26 @@ func watchAttachments(ctx context.Context, p paths.Paths, changed func()) error 
 	if err != nil {
 		return fmt.Errorf("watch records: %w", err)
 	}
+	if err := eachEvent(ctx, w, changed, func(e fsnotify.Event) error { return noticed(w, root, e, changed) }); err != nil {
+		return fmt.Errorf("watch records: %w", err)
+	}
+	return nil
+}
+
+// eachEvent calls noticed for each event of files until ctx ends, and changed at first and when events may be lost.
+func eachEvent(ctx context.Context, w *fsnotify.Watcher, changed func(), noticed func(fsnotify.Event) error) error {
 	changed()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-w.Errors:
-			changed()
-			if !errors.Is(err, fsnotify.ErrEventOverflow) {
-				return fmt.Errorf("watch records: %w", err)
+			if changed(); !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return err
 			}
 		case e := <-w.Events:
-			if err := noticed(w, root, e, changed); err != nil {
-				return fmt.Errorf("watch records: %w", err)
+			if err := noticed(e); err != nil {
+				return err
 			}
 		}
 	}

@@ -171,24 +171,19 @@ func watchPlans(ctx context.Context, p paths.Paths, changed func()) error {
 		return fmt.Errorf("watch %s: %w", netplans.Dir(p), err)
 	}
 	defer w.Close() //nolint:errcheck // nothing was written
-	if err := errors.Join(netplans.MakeDir(p), w.Add(netplans.Dir(p))); err != nil {
+	err = errors.Join(netplans.MakeDir(p), w.Add(netplans.Dir(p)))
+	if err == nil {
+		err = eachEvent(ctx, w, changed, func(e fsnotify.Event) error {
+			if changed(); e.Name == netplans.Dir(p) {
+				return errDirGone
+			}
+			return nil
+		})
+	}
+	if err != nil {
 		return fmt.Errorf("watch %s: %w", netplans.Dir(p), err)
 	}
-	changed()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-w.Errors:
-			if changed(); !errors.Is(err, fsnotify.ErrEventOverflow) {
-				return fmt.Errorf("watch %s: %w", netplans.Dir(p), err)
-			}
-		case e := <-w.Events:
-			if changed(); e.Name == netplans.Dir(p) {
-				return fmt.Errorf("watch %s: %w", netplans.Dir(p), errDirGone)
-			}
-		}
-	}
+	return nil
 }
 
 var errDirGone = errors.New("the directory was removed or changed")
